@@ -1,0 +1,119 @@
+"""What a chain needs from the rest of the house, written by the chain, with the guarantees it relies on."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from app.core.continuity import Bracket
+from app.core.provable_block import BuildRequest, ProvableBlock
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRef:
+    """One block, by height or by hash: exactly one of the two is set."""
+
+    height: int | None = None
+    block_hash: bytes | None = None
+
+    def __post_init__(self) -> None:
+        if (self.height is None) == (self.block_hash is None):
+            raise ValueError("a block is named by its height or by its hash")
+
+
+@dataclass(frozen=True, slots=True)
+class BlockBodies:
+    """The JSON texts of one block and of its receipts, as one upstream sent them; nothing in them is checked yet.
+
+    `receipts_json` is None when the upstream has no receipts to give; `receipts_error` then says why, in words fit for a client.
+    """
+
+    upstream: str
+    block_json: bytes
+    receipts_json: bytes | None
+    receipts_error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockName:
+    """Height, hash and parent hash of a block that an upstream returned (a block, not a bare counter)."""
+
+    height: int
+    block_hash: bytes
+    parent_hash: bytes
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where an upstream says a transaction is. To be believed only once the block was rebuilt."""
+
+    block_hash: bytes
+    height: int
+    index: int
+
+
+class Upstream(Protocol):
+    """The nodes of one chain. Retries transient errors and changes nodes by itself; every method raises `ProofError` only
+    (`RpcUnavailable`, `InconsistentSource`, `BlockNotOnSourceChain`, `HistoryUnavailable`, `UpstreamBudgetExhausted`).
+    Cancelling a call frees its connection. Every call ends within the deadline in force or within its own limits."""
+
+    async def fetch(self, ref: BlockRef, accept: Callable[[BlockBodies], Awaitable[T]]) -> T:
+        """Block and receipts (receipts always by hash), handed to `accept`; when that raises `ContentInvalid` the next node is
+        asked, and `InconsistentSource` is raised when none is left. Returns what `accept` returned.
+        Raises `BlockNotOnSourceChain` when a node that has the height said that there is no such block."""
+        ...
+
+    async def name_of(self, height: int) -> BlockName | None:
+        """The block now canonical at `height`; None when a node whose head is known to be at or above it has none there."""
+        ...
+
+    async def tagged(self, tag: str) -> BlockName | None:
+        """The block under `latest`, `safe` or `finalized`; None when the node does not know the tag."""
+        ...
+
+    async def position(self, tx_hash: bytes) -> Position | None:
+        """Where the transaction is; None when the nodes answered that they know none; raises `TxNotMined` when it is pending."""
+        ...
+
+
+class Builder(Protocol):
+    """Turns bodies into a checked block, off the event loop. Raises `ContentInvalid` or `ProofError` of the block.
+    A caller that is cancelled does not stop the work; whoever holds a permit for it waits for it."""
+
+    async def build(self, request: BuildRequest) -> ProvableBlock: ...
+
+
+class Anchors(Protocol):
+    """Where (height, digest) pairs that verifiers accept come from. `None` stands for a chain without any."""
+
+    @property
+    def genesis(self) -> int | None:
+        """The attestation genesis: heights at or below it are never served."""
+        ...
+
+    @property
+    def attested_height(self) -> int | None:
+        """The newest anchored height, or None while there is none."""
+        ...
+
+    def bracket(self, lo: int, hi: int) -> Bracket:
+        """The anchors around [lo, hi]. Raises `AttestationsMissing`, `BlockNotReady` or `Internal` (a hole)."""
+        ...
+
+    async def advance(self, finalized: int, root_at: Callable[[int], Awaitable[bytes]]) -> None:
+        """Called by the chain whenever its finalized height moved; `root_at` yields the usc root of a finalized height."""
+        ...
+
+    def known_roots(self, first: int, last: int) -> tuple[bytes, ...] | None:
+        """The usc roots of [first, last] where all of them are at hand, else None."""
+        ...
+
+
+class Clock(Protocol):
+    """Monotonic seconds. Tests move it by hand."""
+
+    def now(self) -> float: ...
