@@ -3,57 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from app.core.blocks import BlockBodies, BlockName, BlockRef, Position
 from app.core.continuity import Bracket
 from app.core.provable_block import BuildRequest, ProvableBlock
 
+__all__ = ["Anchors", "BlockBodies", "BlockName", "BlockRef", "Builder", "Clock", "Position", "Upstream"]
+
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class BlockRef:
-    """One block, by height or by hash: exactly one of the two is set."""
-
-    height: int | None = None
-    block_hash: bytes | None = None
-
-    def __post_init__(self) -> None:
-        if (self.height is None) == (self.block_hash is None):
-            raise ValueError("a block is named by its height or by its hash")
-
-
-@dataclass(frozen=True, slots=True)
-class BlockBodies:
-    """The JSON texts of one block and of its receipts, as one upstream sent them; nothing in them is checked yet.
-
-    `receipts_json` is None when the upstream has no receipts to give; `receipts_error` then says why, in words fit for a client.
-    """
-
-    upstream: str
-    block_json: bytes
-    receipts_json: bytes | None
-    receipts_error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class BlockName:
-    """Height, hash and parent hash of a block that an upstream returned (a block, not a bare counter)."""
-
-    height: int
-    block_hash: bytes
-    parent_hash: bytes
-    timestamp: int
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Where an upstream says a transaction is. To be believed only once the block was rebuilt."""
-
-    block_hash: bytes
-    height: int
-    index: int
 
 
 class Upstream(Protocol):
