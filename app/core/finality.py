@@ -1,0 +1,95 @@
+"""Finality levels: how sure a chain is of a height, and on whose word.
+
+A level is what the upstream's tags (or a depth below the head) say; consensus itself is never verified here, so every statement
+carries `by` and the number of sources that agreed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Level(StrEnum):
+    """Finality levels, weakest first."""
+
+    LATEST = "latest"
+    SAFE = "safe"
+    FINALIZED = "finalized"
+
+    @property
+    def rank(self) -> int:
+        """0 for `latest`, 1 for `safe`, 2 for `finalized`."""
+        return _RANKS[self]
+
+
+_RANKS = {Level.LATEST: 0, Level.SAFE: 1, Level.FINALIZED: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Finality:
+    """A level, and on whose word it stands: `by` is `rpc-tag`, `depth` or `quorum`; `sources` is how many agreed."""
+
+    level: Level
+    by: str
+    sources: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """The heights a chain knows of: head (newest seen), safe, finalized; None where unknown.
+
+    Requires head >= safe >= finalized wherever two of them are known.
+    """
+
+    head: int | None = None
+    safe: int | None = None
+    finalized: int | None = None
+    by: str = "rpc-tag"
+    sources: int = 1
+
+    def level_of(self, height: int) -> Level:
+        """The strongest level that covers `height`."""
+        if self.finalized is not None and height <= self.finalized:
+            return Level.FINALIZED
+        if self.safe is not None and height <= self.safe:
+            return Level.SAFE
+        return Level.LATEST
+
+    def finality_of(self, height: int) -> Finality:
+        """`level_of`, with the word it stands on."""
+        return Finality(self.level_of(height), self.by, self.sources)
+
+
+def observe(
+    before: Heads, head: int | None, safe: int | None, finalized: int | None, *, mode: str, depth: int
+) -> Heads:
+    """What one round of polling makes of the heads.
+
+    `mode` is `tag` or `depth`. In tag mode a missing finalized tag (an old node) falls back to `depth` blocks below the head.
+    The finalized height never goes down, whatever a node says later; the head may (a reorg), but not below finalized.
+    Zero depth means: final at once.
+    """
+    if head is None:
+        head = before.head
+    by = "rpc-tag"
+    if mode == "depth" or finalized is None:
+        by = "depth" if head is not None else before.by
+        finalized = None if head is None else head - depth
+        safe = finalized if mode == "depth" or safe is None else safe
+        if finalized is not None and finalized < 0:
+            finalized = None
+            safe = None if mode == "depth" else safe
+    if before.finalized is not None and (finalized is None or finalized < before.finalized):
+        finalized, by = before.finalized, before.by
+    if head is not None and finalized is not None:
+        # A finalized tag above the head is a node that lags on one of the two: the lower figure is the safe one to act on,
+        # unless it was already published.
+        floor = before.finalized if before.finalized is not None else 0
+        finalized = max(min(finalized, head), floor)
+        head = max(head, finalized)
+    if safe is None or (finalized is not None and safe < finalized):
+        safe = finalized
+    if safe is not None and head is not None:
+        safe = min(safe, head)
+    return Heads(head, safe, finalized, by, before.sources)
