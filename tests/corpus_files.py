@@ -71,7 +71,9 @@ def family(record: dict[str, Any]) -> str:
 
 @lru_cache(maxsize=1)
 def fixtures() -> dict[str, dict[str, Any]]:
-    """The synthetic blocks, by name: `block`, `receipts` and what to `expect` of them. Their signatures are arbitrary."""
+    """The synthetic blocks, by name: `block`, `receipts` and what to `expect` of them. Their signatures are
+    arbitrary.
+    """
     listed: list[dict[str, Any]] = json.loads((FIXTURES / "blocks.json").read_text(encoding="utf-8"))
     return {entry["name"]: entry for entry in listed}
 

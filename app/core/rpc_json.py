@@ -1,0 +1,409 @@
+"""Blocks, transactions and receipts as nodes send them (execution-apis), and a little of how they deviate.
+
+Only what some encoding needs is declared; every other field is skipped unread, since a node may add what it likes.
+Values stay as they were spelled: whoever encodes a field decides what it is. `null` is the same as absent; zero is
+not. A number in JSON is an integer of any size or refused: no quantity ever passes through a float.
+
+Every function raises `ContentInvalid` for text that is not what it should be, whatever is wrong with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+from app.core.blocks import BlockName, Position
+from app.core.errors import ContentInvalid, TxNotMined
+from app.core.hexadecimal import from_hex_exact, parse_quantity, to_hex
+from app.core.rlp import encode_bytes, encode_list_of_encoded, encode_uint
+
+Spelled: TypeAlias = str | int | bool | None
+"""A quantity as some node may spell it; `parse_quantity` reads it."""
+
+T = TypeVar("T")
+
+
+class RpcAccess(msgspec.Struct, gc=False):
+    """One entry of an access list; some Substrate nodes write `storage_keys`."""
+
+    address: str
+    storage_keys: list[str] | None = msgspec.field(default=None, name="storageKeys")
+    storage_keys_snake: list[str] | None = msgspec.field(default=None, name="storage_keys")
+
+
+class RpcAuthorizationSignature(msgspec.Struct, rename="camel", gc=False):
+    """The nested signature that Frontier nodes put into an authorization."""
+
+    y_parity: Spelled = None
+    v: Spelled = None
+    r: Spelled = None
+    s: Spelled = None
+    odd_y_parity: Spelled = msgspec.field(default=None, name="odd_y_parity")
+
+
+class RpcAuthorization(msgspec.Struct, rename="camel", gc=False):
+    """One entry of an EIP-7702 authorization list."""
+
+    address: str
+    nonce: Spelled
+    chain_id: Spelled = None
+    chain_id_snake: Spelled = msgspec.field(default=None, name="chain_id")
+    y_parity: Spelled = None
+    v: Spelled = None
+    r: Spelled = None
+    s: Spelled = None
+    signature: RpcAuthorizationSignature | None = None
+
+
+class RpcTransaction(msgspec.Struct, rename="camel", gc=False):
+    """One transaction of a block. `from_hex` is what the node says, and hashed for a few unsigned types only."""
+
+    hash_hex: str = msgspec.field(name="hash")
+    given_type: Spelled = msgspec.field(default=None, name="type")
+    block_hash_hex: str | None = msgspec.field(default=None, name="blockHash")
+    given_index: Spelled = msgspec.field(default=None, name="transactionIndex")
+    from_hex: str | None = msgspec.field(default=None, name="from")
+    nonce: Spelled = None
+    gas: Spelled = None
+    to: str | None = None
+    value: Spelled = None
+    input: str | None = None
+    data: str | None = None
+    gas_price: Spelled = None
+    max_priority_fee_per_gas: Spelled = None
+    max_fee_per_gas: Spelled = None
+    max_fee_per_blob_gas: Spelled = None
+    blob_versioned_hashes: list[str] | None = None
+    access_list: list[RpcAccess] | None = None
+    authorization_list: list[RpcAuthorization] | None = None
+    chain_id: Spelled = None
+    v: Spelled = None
+    y_parity: Spelled = None
+    r: Spelled = None
+    s: Spelled = None
+    # OP stack deposits
+    source_hash: str | None = None
+    mint: Spelled = None
+    is_system_tx: Spelled = None
+    # Celo
+    fee_currency: str | None = None
+    gateway_fee_recipient: str | None = None
+    gateway_fee: Spelled = None
+    # Arbitrum
+    request_id: str | None = None
+    ticket_id: str | None = None
+    refund_to: str | None = None
+    max_refund: Spelled = None
+    submission_fee_refund: Spelled = None
+    l1_base_fee: Spelled = msgspec.field(default=None, name="l1BaseFee")
+    deposit_value: Spelled = None
+    retry_to: str | None = None
+    retry_value: Spelled = None
+    retry_data: str | None = None
+    beneficiary: str | None = None
+    max_submission_fee: Spelled = None
+    # Tempo; other chains may use these names for other things, so nothing is assumed about their form here
+    calls: Any = None
+    nonce_key: Any = None
+    valid_before: Any = None
+    valid_after: Any = None
+    fee_token: Any = None
+    fee_payer_signature: Any = None
+    aa_authorization_list: Any = None
+    key_authorization: Any = None
+    signature: Any = None
+
+    @property
+    def hash(self) -> bytes:
+        """The hash that the node gives the transaction, 32 bytes."""
+        return _hash(self.hash_hex, "a transaction hash")
+
+    @property
+    def type(self) -> int:
+        """The EIP-2718 type, 0 to 127; a transaction without one is a legacy transaction."""
+        return transaction_type(self.given_type)
+
+    @property
+    def block_hash(self) -> bytes | None:
+        """The block that the node says the transaction is in."""
+        return _hash(self.block_hash_hex, "a transaction's blockHash") if self.block_hash_hex else None
+
+    @property
+    def transaction_index(self) -> int | None:
+        """The position that the node says the transaction has."""
+        return None if self.given_index is None else _number(self.given_index, "transactionIndex")
+
+
+class RpcLog(msgspec.Struct, rename="camel", gc=False):
+    """One log of a receipt; its indexes are not declared, since positions are counted from verified receipts."""
+
+    address: str
+    topics: list[str] | None = None
+    data: str | None = None
+    block_hash_hex: str | None = msgspec.field(default=None, name="blockHash")
+
+    @property
+    def block_hash(self) -> bytes | None:
+        """The block that the node says the log is in; some stored logs have an empty one."""
+        return _hash(self.block_hash_hex, "a log's blockHash") if _given(self.block_hash_hex) else None
+
+
+class RpcReceipt(msgspec.Struct, rename="camel", gc=False):
+    """One receipt. `root` is a post-state root, a block hash, `0x` or absent, depending on the node."""
+
+    cumulative_gas_used: Spelled
+    given_type: Spelled = msgspec.field(default=None, name="type")
+    transaction_hash_hex: str | None = msgspec.field(default=None, name="transactionHash")
+    block_hash_hex: str | None = msgspec.field(default=None, name="blockHash")
+    given_index: Spelled = msgspec.field(default=None, name="transactionIndex")
+    status: Spelled = None
+    root: str | None = None
+    logs_bloom: str | None = None
+    given_logs: list[RpcLog] | None = msgspec.field(default=None, name="logs")
+    deposit_nonce: Spelled = None
+    deposit_receipt_version: Spelled = None
+    base_fee: Spelled = None
+
+    @property
+    def logs(self) -> list[RpcLog]:
+        """The logs, in order."""
+        return self.given_logs or []
+
+    @property
+    def transaction_hash(self) -> bytes | None:
+        """The transaction that the node says the receipt is of."""
+        return _hash(self.transaction_hash_hex, "a transactionHash") if _given(self.transaction_hash_hex) else None
+
+    @property
+    def block_hash(self) -> bytes | None:
+        """The block that the node says the receipt is in."""
+        return _hash(self.block_hash_hex, "a receipt's blockHash") if _given(self.block_hash_hex) else None
+
+    @property
+    def transaction_index(self) -> int | None:
+        """The position that the node says the receipt has."""
+        return None if self.given_index is None else _number(self.given_index, "transactionIndex")
+
+
+class RpcWithdrawal(msgspec.Struct, rename="camel", gc=False):
+    """One EIP-4895 withdrawal; `amount` is in Gwei."""
+
+    index: Spelled
+    validator_index: Spelled
+    address: str
+    amount: Spelled
+
+
+class RpcHeader(msgspec.Struct, rename="camel", gc=False):
+    """The header fields of a block, those of every variant together; which of them are hashed is found out by
+    hashing.
+    """
+
+    hash: str | None = None
+    parent_hash: str | None = None
+    sha3_uncles: str | None = msgspec.field(default=None, name="sha3Uncles")
+    miner: str | None = None
+    author: str | None = None
+    state_root: str | None = None
+    transactions_root: str | None = None
+    receipts_root: str | None = None
+    logs_bloom: str | None = None
+    difficulty: Spelled = None
+    number: Spelled = None
+    gas_limit: Spelled = None
+    gas_used: Spelled = None
+    timestamp: Spelled = None
+    extra_data: str | None = None
+    mix_hash: str | None = None
+    nonce: str | None = None
+    base_fee_per_gas: Spelled = None
+    withdrawals_root: str | None = None
+    blob_gas_used: Spelled = None
+    excess_blob_gas: Spelled = None
+    parent_beacon_block_root: str | None = None
+    requests_hash: str | None = None
+    block_access_list_hash: str | None = None
+    slot_number: Spelled = None
+    # Authority Round seals, in the spellings of Erigon, OpenEthereum and Nethermind
+    aura_step: Any = None
+    aura_seal: Any = None
+    seal_fields: Any = None
+    step: Any = None
+    signature: Any = None
+    # Tempo
+    main_block_general_gas_limit: Any = None
+    shared_gas_limit: Any = None
+    timestamp_millis_part: Any = None
+    consensus_context: Any = None
+
+
+class _BlockObject(RpcHeader, rename="camel", kw_only=True, gc=False):
+    transactions: list[RpcTransaction | str | None]
+    withdrawals: list[RpcWithdrawal | None] | None = None
+
+
+class _NameObject(msgspec.Struct, rename="camel", gc=False):
+    number: Spelled
+    hash: str
+    parent_hash: str
+    timestamp: Spelled
+
+
+class _PositionObject(msgspec.Struct, rename="camel", gc=False):
+    hash: str
+    block_hash: str | None = None
+    block_number: Spelled = None
+    transaction_index: Spelled = None
+
+
+@dataclass(frozen=True, slots=True)
+class RpcBlock:
+    """One block as a node sent it. `transactions` are whole, or hashes where the node gave no more; `raw` is the JSON
+    text.
+    """
+
+    header: RpcHeader
+    transactions: list[RpcTransaction | bytes]
+    withdrawals: list[RpcWithdrawal] | None
+    raw: bytes
+
+
+_block_decoder = msgspec.json.Decoder(_BlockObject | None)
+_receipts_decoder = msgspec.json.Decoder(list[RpcReceipt | None] | None)
+_name_decoder = msgspec.json.Decoder(_NameObject | None)
+_position_decoder = msgspec.json.Decoder(_PositionObject | None)
+_fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def decode_block(raw: bytes) -> RpcBlock:
+    """The block in the `result` of `eth_getBlockByHash` or `eth_getBlockByNumber`. `null`, or a `null` among its
+    transactions or withdrawals, is invalid.
+    """
+    decoded = _decoded(_block_decoder, raw, "a block")
+    if decoded is None:
+        raise ContentInvalid("null_block", "null where a block was asked for")
+    transactions: list[RpcTransaction | bytes] = []
+    for entry in decoded.transactions:
+        if entry is None:
+            raise ContentInvalid("null_transaction", f"transaction {len(transactions)} of the block is null")
+        transactions.append(_hash(entry, "a transaction hash") if isinstance(entry, str) else entry)
+    withdrawals: list[RpcWithdrawal] | None = None
+    if decoded.withdrawals is not None:
+        withdrawals = []
+        for withdrawal in decoded.withdrawals:
+            if withdrawal is None:
+                raise ContentInvalid("null_withdrawal", f"withdrawal {len(withdrawals)} of the block is null")
+            withdrawals.append(withdrawal)
+    return RpcBlock(decoded, transactions, withdrawals, raw)
+
+
+def decode_receipts(raw: bytes) -> list[RpcReceipt]:
+    """The receipts in the `result` of `eth_getBlockReceipts`. `null`, or a `null` among them, is invalid."""
+    decoded = _decoded(_receipts_decoder, raw, "receipts")
+    if decoded is None:
+        raise ContentInvalid("null_receipts", "null where the receipts of a block were asked for")
+    receipts: list[RpcReceipt] = []
+    for receipt in decoded:
+        if receipt is None:
+            raise ContentInvalid("null_receipt", f"receipt {len(receipts)} of the block is null")
+        receipts.append(receipt)
+    return receipts
+
+
+def decode_block_name(raw: bytes) -> BlockName | None:
+    """Which block the `result` of a block request is; None for `null`. Nothing in it is checked but its form."""
+    decoded = _decoded(_name_decoder, raw, "a block")
+    if decoded is None:
+        return None
+    return BlockName(
+        height=_number(decoded.number, "number"),
+        block_hash=_hash(decoded.hash, "a block hash"),
+        parent_hash=_hash(decoded.parent_hash, "a parent hash"),
+        timestamp=_number(decoded.timestamp, "timestamp"),
+    )
+
+
+def decode_position(raw: bytes, tx_hash: bytes | None = None) -> Position | None:
+    """Where the `result` of `eth_getTransactionByHash` or `eth_getTransactionReceipt` puts the transaction; None for
+    `null`.
+
+    With `tx_hash`, an answer about another transaction is invalid. Raises `TxNotMined` for one that is in no block yet.
+    """
+    decoded = _decoded(_position_decoder, raw, "a transaction")
+    if decoded is None:
+        return None
+    if tx_hash is not None and _hash(decoded.hash, "a transaction hash") != tx_hash:
+        raise ContentInvalid("identity", f"asked for transaction {to_hex(tx_hash)}, got another")
+    if not _given(decoded.block_hash) or decoded.block_number is None or decoded.transaction_index is None:
+        raise TxNotMined(f"the transaction is in no block yet")
+    return Position(
+        block_hash=_hash(decoded.block_hash, "a transaction's blockHash"),
+        height=_number(decoded.block_number, "blockNumber"),
+        index=_number(decoded.transaction_index, "transactionIndex"),
+    )
+
+
+def withdrawals_leaves(withdrawals: Sequence[RpcWithdrawal]) -> list[bytes]:
+    """The values of the withdrawals trie (EIP-4895): rlp([index, validatorIndex, address, amount])."""
+    try:
+        return [
+            encode_list_of_encoded(
+                (
+                    encode_uint(parse_quantity(each.index)),
+                    encode_uint(parse_quantity(each.validator_index)),
+                    encode_bytes(from_hex_exact(each.address, 20)),
+                    encode_uint(parse_quantity(each.amount)),
+                )
+            )
+            for each in withdrawals
+        ]
+    except ValueError as error:
+        raise ContentInvalid("decode", f"a withdrawal: {error}") from error
+
+
+def field_names(block: RpcBlock) -> list[str]:
+    """The names of every field that the node gave a value other than `null`, known or not, in the order of the text."""
+    return [name for name, value in _decoded(_fields_decoder, block.raw, "a block").items() if bytes(value) != b"null"]
+
+
+def transaction_type(given: Spelled) -> int:
+    """An EIP-2718 type: 0 to 127, absent means 0 (legacy)."""
+    if given is None:
+        return 0
+    number = _number(given, "type")
+    if number > 0x7F:
+        raise ContentInvalid("decode", "a transaction type above 127")
+    return number
+
+
+def _decoded(decoder: msgspec.json.Decoder[T], raw: bytes, what: str) -> T:
+    try:
+        return decoder.decode(raw)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        # The decoder's own words quote field paths only, never values.
+        raise ContentInvalid("decode", f"not {what}: {error}") from error
+
+
+def _given(text: str | None) -> bool:
+    return text is not None and text not in ("", "0x")
+
+
+def _hash(text: str | None, what: str) -> bytes:
+    try:
+        return from_hex_exact(text or "", 32)
+    except ValueError as error:
+        raise ContentInvalid("decode", f"{what} that is not 32 bytes of hex") from error
+
+
+def _number(value: Spelled, what: str) -> int:
+    """A quantity that every client keeps in 64 bits."""
+    try:
+        number = parse_quantity(value)
+    except ValueError as error:
+        raise ContentInvalid("decode", f"{what}: {error}") from error
+    if number >> 64:
+        raise ContentInvalid("decode", f"{what} of more than 64 bits")
+    return number
