@@ -220,7 +220,9 @@ class ProvableBlock(msgspec.Struct, frozen=True, array_like=True, dict=True):
             raise self._empty()
         ends = memoryview(self.log_ends).cast("I")
         if not 0 <= log_index < self.log_count:
-            raise LogIndexOutOfBounds(f"log_index {log_index} at height {self.height} out of bounds (len={self.log_count})")
+            raise LogIndexOutOfBounds(
+                f"log_index {log_index} at height {self.height} out of bounds (len={self.log_count})"
+            )
         tx_index = bisect_right(ends, log_index)
         first, _ = self._log_range(tx_index)
         return _log_proof(self.receipt_proof(tx_index), tx_index, log_index - first, log_index)
