@@ -1,0 +1,281 @@
+"""The collectors themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.metrics import MetricWrapperBase
+
+from app.metrics.compat import CompatNames
+from app.metrics.exposition import expose
+from app.metrics.labels import (
+    CACHE_REJECT_REASONS,
+    CACHE_RESULTS,
+    CONTENT_CHECKS,
+    EVICTION_REASONS,
+    EXCEPTION_SOURCES,
+    FILL_CLASSES,
+    FILL_RESULTS,
+    NO_CHAIN,
+    OUTCOMES,
+    PROOF_KINDS,
+    REJECT_REASONS,
+    ROUTES_TAKEN,
+    STATUS_CLASSES,
+    TRIES,
+    UPSTREAM_METHODS,
+    UPSTREAM_RESULTS,
+)
+
+_LATENCY = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 8.5, 15.0, 30.0, 60.0, 120.0)
+_BUILD = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096)
+_LAG = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
+_DEPTH = (1, 2, 3, 5, 8, 13, 21, 34, 64, 128, 256)
+
+
+class Metrics:
+    """The collectors of one process. `queue_wait_limit_s` is how long a fill may wait for its permit: the last finite bucket
+    of the wait histogram, so that a wait that ran out is told from one that nearly did."""
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        *,
+        version: str = "unknown",
+        git_sha: str = "unknown",
+        compat_names: bool = False,
+        queue_wait_limit_s: float = 24.0,
+    ) -> None:
+        self.registry = registry
+        self._chain_keys: dict[str, int] = {}
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"copath_{name}", text, labels, registry=registry)
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"copath_{name}", text, labels, registry=registry)
+
+        def histogram(name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
+            return Histogram(f"copath_{name}", text, labels, registry=registry, buckets=buckets)
+
+        self.build_info = gauge("build_info", "Version in use; always 1.", "version", "git_sha")
+        self.start_time_seconds = gauge("start_time_seconds", "When this process began to serve, Unix time.")
+        self.last_proof_timestamp_seconds = gauge(
+            "last_proof_timestamp_seconds", "When the last proof left, Unix time."
+        )
+        self.draining = gauge("draining", "1 from the shutdown signal on.")
+        self.task_up = gauge("task_up", "1 while a background task runs.", "name")
+        self.unhandled_exceptions_total = counter(
+            "unhandled_exceptions_total", "Faults nobody caught, by where.", "source"
+        )
+        self.event_loop_lag_seconds = histogram("event_loop_lag_seconds", "How late the event loop woke up.", _LAG)
+
+        self.http_requests_total = counter(
+            "http_requests_total", "Requests, by route template and class of status.", "method", "route", "status_class"
+        )
+        self.http_request_duration_seconds = histogram(
+            "http_request_duration_seconds",
+            "From the request to the last byte of its answer.",
+            _LATENCY,
+            "method",
+            "route",
+        )
+        self.http_requests_in_flight = gauge("http_requests_in_flight", "Requests being answered, probes left out.")
+
+        self.admission_in_flight = gauge("admission_in_flight", "Places taken at the door.", "scope", "chain")
+        self.admission_limit = gauge("admission_limit", "Places at the door.", "scope", "chain")
+        self.admission_rejected_total = counter(
+            "admission_rejected_total", "Requests refused before any work.", "reason"
+        )
+        self.saturated = gauge("saturated", "1 while a gate has refused for longer than the threshold.", "gate")
+        self.saturation_open_seconds = gauge("saturation_open_seconds", "How long a gate has been refusing.", "gate")
+        self.consumer_ratelimit_decisions_total = counter(
+            "consumer_ratelimit_decisions_total", "Decisions on a consumer's rate.", "decision", "layer"
+        )
+        self.ratelimit_backend_errors_total = counter(
+            "ratelimit_backend_errors_total", "Failed calls to the shared rate limits.", "op"
+        )
+        self.ratelimit_backend_duration_seconds = histogram(
+            "ratelimit_backend_duration_seconds", "Calls to the shared rate limits.", _LATENCY, "op"
+        )
+
+        self.proof_outcome_total = counter(
+            "proof_outcome_total", "Proof requests, served or not, by what became of them.", "outcome", "chain"
+        )
+        self.proof_duration_seconds = histogram("proof_duration_seconds", "Proofs that were served.", _LATENCY, "cache")
+        self.selfcheck_failures_total = counter(
+            "selfcheck_failures_total", "Answers that the independent verifier refused.", "chain", "kind"
+        )
+        self.merkle_build_duration_seconds = histogram(
+            "merkle_build_duration_seconds", "Building one block's tries and tree.", _BUILD, "chain"
+        )
+        self.builder_pool_breaks_total = counter(
+            "builder_pool_breaks_total", "Times a builder process died under its work."
+        )
+
+        self.fill_total = counter("fill_total", "Fills that ended.", "chain", "class", "result")
+        self.fill_duration_seconds = histogram(
+            "fill_duration_seconds", "Fills, from the permit to the settled block.", _LATENCY, "chain", "class"
+        )
+        self.fill_queue_wait_duration_seconds = histogram(
+            "fill_queue_wait_duration_seconds",
+            "Waiting for a permit that was then given.",
+            sorted({b for b in _LATENCY if b < queue_wait_limit_s} | {queue_wait_limit_s}),
+            "chain",
+            "class",
+        )
+        self.fill_waiting = gauge("fill_waiting", "Fills waiting for a permit.", "chain", "class")
+        self.fill_running = gauge("fill_running", "Fills that hold a permit.", "chain", "class")
+        self.singleflight_joins_total = counter(
+            "singleflight_joins_total", "Callers that joined a fill in flight.", "chain"
+        )
+        self.singleflight_handover_total = counter(
+            "singleflight_handover_total", "Fills begun again by a caller whose first fill failed.", "chain"
+        )
+        self.singleflight_memo_hits_total = counter(
+            "singleflight_memo_hits_total", "Callers answered with a failure still remembered.", "chain"
+        )
+        self.block_cache_requests_total = counter(
+            "block_cache_requests_total", "Look-ups of blocks.", "chain", "result"
+        )
+        self.block_cache_bytes = gauge("block_cache_bytes", "Size of the settled blocks.", "chain")
+        self.block_cache_entries = gauge("block_cache_entries", "Number of the settled blocks.", "chain")
+        self.block_cache_evictions_total = counter(
+            "block_cache_evictions_total", "Settled blocks let go.", "chain", "reason"
+        )
+        self.block_cache_admission_rejected_total = counter(
+            "block_cache_admission_rejected_total", "Blocks served but not kept.", "chain", "reason"
+        )
+
+        self.upstream_requests_total = counter(
+            "upstream_requests_total", "Calls to upstreams.", "chain", "upstream", "method", "result"
+        )
+        self.upstream_request_duration_seconds = histogram(
+            "upstream_request_duration_seconds",
+            "Calls to upstreams, without the wait for a connection.",
+            _LATENCY,
+            "chain",
+            "upstream",
+            "method",
+        )
+        self.upstream_head_block = gauge(
+            "upstream_head_block", "Newest height an upstream showed.", "chain", "upstream"
+        )
+        self.upstream_head_age_seconds = gauge(
+            "upstream_head_age_seconds", "Since an upstream's head last moved.", "chain", "upstream"
+        )
+        self.upstream_lag_blocks = gauge("upstream_lag_blocks", "Behind the highest head seen.", "chain", "upstream")
+        self.upstream_breaker_state = gauge(
+            "upstream_breaker_state", "0 closed, 1 half open, 2 open.", "chain", "upstream"
+        )
+        self.upstream_cooldown_seconds = gauge(
+            "upstream_cooldown_seconds", "Until a rate limited upstream is asked again.", "chain", "upstream"
+        )
+        self.upstream_route_total = counter("upstream_route_total", "How upstreams were chosen.", "chain", "route")
+        self.content_invalid_total = counter(
+            "content_invalid_total", "Upstream data that failed a check.", "chain", "upstream", "check"
+        )
+        self.root_mismatch_total = counter(
+            "root_mismatch_total", "Rebuilt roots that differ from the header's.", "chain", "upstream", "trie"
+        )
+        self.unknown_header_fields_total = counter(
+            "unknown_header_fields_total", "Blocks whose header has fields unknown here: a fork?", "chain"
+        )
+        self.unsupported_transaction_type_total = counter(
+            "unsupported_transaction_type_total", "Blocks with a transaction type unknown here.", "chain", "type"
+        )
+        self.retry_budget_exhausted_total = counter("retry_budget_exhausted_total", "Retries not made.", "chain")
+        self.hedges_total = counter("hedges_total", "Second calls beside a slow first one.", "chain", "result")
+
+        self.reorgs_total = counter("reorgs_total", "Reorganisations seen.", "chain")
+        self.reorg_depth_blocks = histogram(
+            "reorg_depth_blocks", "How many blocks a reorganisation undid.", _DEPTH, "chain"
+        )
+        self.chain_safe_head = gauge("chain_safe_head", "Newest height held to be safe.", "chain")
+        self.chain_attested_head = gauge("chain_attested_head", "Newest anchored height.", "chain")
+
+        ProcessCollector(registry=registry)
+        self.build_info.labels(version=version, git_sha=git_sha).set(1)
+        self._seed_process()
+        if compat_names:
+            registry.register(CompatNames(self))
+
+    def _seed_process(self) -> None:
+        _seed(self.unhandled_exceptions_total, EXCEPTION_SOURCES)
+        _seed(self.admission_in_flight, ("global",), (NO_CHAIN,))
+        _seed(self.admission_limit, ("global",), (NO_CHAIN,))
+        _seed(self.admission_rejected_total, REJECT_REASONS)
+        _seed(self.saturated, ("http",))
+        _seed(self.saturation_open_seconds, ("http",))
+        _seed(self.consumer_ratelimit_decisions_total, ("allowed", "denied"), ("local", "shared", "fallback"))
+        _seed(self.ratelimit_backend_errors_total, ("take", "purge"))
+        _seed(self.proof_outcome_total, OUTCOMES, (NO_CHAIN,))
+
+    def register_routes(self, routes: Iterable[tuple[str, str]]) -> None:
+        """Lay the series of (method, route template) pairs."""
+        for method, route in routes:
+            _seed(self.http_requests_total, (method,), (route,), STATUS_CLASSES)
+
+    def register_task(self, name: str) -> None:
+        """Lay the series of a background task: down until it says otherwise."""
+        _seed(self.task_up, (name,))
+
+    def register_chain(self, chain: str, chain_key: int, upstreams: Sequence[str]) -> None:
+        """Lay the series of a configured chain and its upstreams, all by name."""
+        self._chain_keys[chain] = chain_key
+        chains = (chain,)
+        for per_chain in (
+            self.singleflight_joins_total,
+            self.singleflight_handover_total,
+            self.singleflight_memo_hits_total,
+            self.block_cache_bytes,
+            self.block_cache_entries,
+            self.unknown_header_fields_total,
+            self.retry_budget_exhausted_total,
+            self.reorgs_total,
+            self.chain_safe_head,
+            self.chain_attested_head,
+            self.saturated,
+            self.saturation_open_seconds,
+        ):
+            _seed(per_chain, chains)
+        _seed(self.admission_in_flight, ("chain",), chains)
+        _seed(self.admission_limit, ("chain",), chains)
+        _seed(self.proof_outcome_total, OUTCOMES, chains)
+        _seed(self.selfcheck_failures_total, chains, PROOF_KINDS)
+        _seed(self.fill_total, chains, FILL_CLASSES, FILL_RESULTS)
+        _seed(self.fill_waiting, chains, FILL_CLASSES)
+        _seed(self.fill_running, chains, FILL_CLASSES)
+        _seed(self.block_cache_requests_total, chains, CACHE_RESULTS)
+        _seed(self.block_cache_evictions_total, chains, EVICTION_REASONS)
+        _seed(self.block_cache_admission_rejected_total, chains, CACHE_REJECT_REASONS)
+        _seed(self.upstream_route_total, chains, ROUTES_TAKEN)
+        _seed(self.hedges_total, chains, ("won", "lost", "suppressed"))
+        _seed(self.upstream_requests_total, chains, upstreams, UPSTREAM_METHODS, UPSTREAM_RESULTS)
+        _seed(self.content_invalid_total, chains, upstreams, CONTENT_CHECKS)
+        _seed(self.root_mismatch_total, chains, upstreams, TRIES)
+        for per_upstream in (
+            self.upstream_head_block,
+            self.upstream_head_age_seconds,
+            self.upstream_lag_blocks,
+            self.upstream_breaker_state,
+            self.upstream_cooldown_seconds,
+        ):
+            _seed(per_upstream, chains, upstreams)
+
+    def chain_key(self, chain: str) -> int | None:
+        return self._chain_keys.get(chain)
+
+    def exposition(self, accept_header: str | None) -> tuple[bytes, str]:
+        """Body and content type of a scrape, OpenMetrics or Prometheus text, as the `Accept` header prefers."""
+        return expose(self.registry, accept_header)
+
+
+def _seed(metric: MetricWrapperBase, *values: Sequence[str]) -> None:
+    """Create the children of every combination of label values, at 0."""
+    combinations: list[tuple[str, ...]] = [()]
+    for choices in values:
+        combinations = [(*head, choice) for head in combinations for choice in choices]
+    for combination in combinations:
+        metric.labels(*combination)

@@ -1,0 +1,97 @@
+"""The closed sets that label values come from. A value outside its set is a fault, not a new series."""
+
+from __future__ import annotations
+
+NO_CHAIN = ""
+
+METHODS = ("GET", "HEAD", "POST", "OPTIONS", "other")
+STATUS_CLASSES = ("1xx", "2xx", "3xx", "4xx", "5xx", "error")  # error: no response was sent
+REJECT_REASONS = (
+    "overloaded",
+    "chain_overloaded",
+    "fill_queue_full",
+    "fill_wait_timeout",
+    "consumer_rate",
+    "consumer_concurrency",
+    "upstream_budget",
+    "draining",
+    "timeout",
+)
+# What became of a proof request: `served`, `cancelled` (the client left) or the code that the client saw.
+OUTCOMES = (
+    "served",
+    "cancelled",
+    "InvalidChainKey",
+    "UnknownChain",
+    "InvalidParameter",
+    "MalformedJson",
+    "PayloadTooLarge",
+    "UnsupportedMediaType",
+    "NotFound",
+    "MethodNotAllowed",
+    "TxIndexOutOfBounds",
+    "LogIndexOutOfBounds",
+    "BlockBeforeOrAtGenesis",
+    "EmptyProofQueries",
+    "TooManyProofQueries",
+    "TooManyTxQueriesInProofQuery",
+    "EmptyTxHashes",
+    "TooManyTxHashes",
+    "BatchSpanTooLarge",
+    "Unauthorized",
+    "TxHashNotFound",
+    "TxNotMined",
+    "BlockNotOnSourceChain",
+    "AttestationsMissing",
+    "BlockNotReady",
+    "NotFinalized",
+    "EmptyBlockTxProof",
+    "UnsupportedBlockFormat",
+    "NotCommittedByHeader",
+    "UnsupportedTransactionType",
+    "HeaderHashUnsupported",
+    "HistoryUnavailable",
+    "InconsistentSource",
+    "RpcUnavailable",
+    "UpstreamBudgetExhausted",
+    "Overloaded",
+    "ChainOverloaded",
+    "RequestTimeout",
+    "Draining",
+    "ConsumerRateLimited",
+    "ConsumerConcurrency",
+    "SelfCheckFailed",
+    "MerkleError",
+    "Internal",
+)
+CACHE_STATES = ("hit", "miss", "joined")
+FILL_CLASSES = ("request", "backfill")
+FILL_RESULTS = ("ok", "refused", "unavailable", "invalid", "timeout", "cancelled", "error")
+CACHE_RESULTS = ("hit", "miss", "empty", "negative")
+EVICTION_REASONS = ("size", "reorg", "retention")
+CACHE_REJECT_REASONS = ("too_large", "stale")
+UPSTREAM_RESULTS = (
+    "ok",
+    "not_found",
+    "timeout",
+    "transport",
+    "http_4xx",
+    "http_5xx",
+    "rate_limited",
+    "invalid",
+    "cancelled",
+)
+UPSTREAM_METHODS = (
+    "eth_chainId",
+    "eth_blockNumber",
+    "eth_getBlockByNumber",
+    "eth_getBlockByHash",
+    "eth_getBlockReceipts",
+    "eth_getTransactionByHash",
+    "eth_getTransactionReceipt",
+)
+ROUTES_TAKEN = ("head_aware", "exclusive", "exclusive_expired", "exclusive_broken", "full")
+CONTENT_CHECKS = ("decode", "identity", "header_hash", "transaction_hash", "signature", "receipts", "roots")
+TRIES = ("transactions", "receipts", "withdrawals")
+PROOF_KINDS = ("transaction", "receipt", "log", "multiproof", "usc")
+EXCEPTION_SOURCES = ("main", "thread", "unraisable", "loop", "asgi", "task")
