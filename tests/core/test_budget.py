@@ -1,0 +1,335 @@
+"""The fill budget as a state machine: what it decides, for whom, and that nothing is lost on the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from app.core.budget import FillBudget, Granted, Priority, Queued, Refusal, Refused, Ticket, TicketState
+
+REQUEST, BACKFILL = Priority.REQUEST, Priority.BACKFILL
+
+
+def granted(budget: FillBudget, priority: Priority = REQUEST, **more: Any) -> Ticket:
+    decision = budget.request(0.0, priority, **more)
+    assert isinstance(decision, Granted)
+    return decision.ticket
+
+
+def queued(budget: FillBudget, priority: Priority = REQUEST, **more: Any) -> Ticket:
+    decision = budget.request(0.0, priority, **more)
+    assert isinstance(decision, Queued)
+    return decision.ticket
+
+
+def test_repr_is_the_dashboard() -> None:
+    budget = FillBudget(16)
+    for priority in (REQUEST, REQUEST, BACKFILL):
+        granted(budget, priority)
+    assert repr(budget) == "<FillBudget 3/16 running (1 backfill), 0 waiting>"
+
+
+@pytest.mark.parametrize(("limit", "reserve"), [(1, 0), (2, 1), (3, 1), (4, 1), (7, 1), (8, 2), (16, 4)])
+def test_the_default_reserve_is_a_quarter_and_never_everything(limit: int, reserve: int) -> None:
+    assert FillBudget(limit).reserve == reserve
+
+
+@pytest.mark.parametrize(
+    ("limit", "reserve", "max_queued"), [(0, None, 1), (-1, None, 1), (4, 4, 1), (4, -1, 1), (4, 1, -1)]
+)
+def test_limits_that_leave_nothing_are_refused(limit: int, reserve: int | None, max_queued: int) -> None:
+    with pytest.raises(ValueError, match=r"must"):
+        FillBudget(limit, reserve=reserve, max_queued=max_queued)
+
+
+def test_P1_backfill_stays_within_its_share() -> None:
+    budget = FillBudget(8)
+    for _ in range(6):
+        granted(budget, BACKFILL)
+    queued(budget, BACKFILL)
+    assert (budget.running(BACKFILL), budget.waiting(BACKFILL)) == (6, 1)
+
+
+def test_P1_requests_may_take_everything_and_no_more() -> None:
+    budget = FillBudget(3)
+    for _ in range(3):
+        granted(budget)
+    queued(budget)
+    assert budget.running() == 3
+
+
+def test_P2_a_request_starts_on_the_reserve_though_backfill_is_saturated() -> None:
+    budget = FillBudget(4)
+    for _ in range(3):
+        granted(budget, BACKFILL)
+    queued(budget, BACKFILL)
+    granted(budget)
+
+
+def test_P2_a_waiting_request_goes_before_backfill_that_came_first() -> None:
+    budget = FillBudget(2)
+    first, second = granted(budget, BACKFILL), granted(budget)
+    backfill = queued(budget, BACKFILL)
+    request = queued(budget)
+    assert budget.release(first, 0.0).granted == (request,)
+    assert budget.release(second, 0.0).granted == (backfill,)
+
+
+def test_P3_backfill_does_not_start_while_a_request_waits_and_resumes_once_none_does() -> None:
+    budget = FillBudget(4, reserve=0)
+    running = [granted(budget) for _ in range(4)]
+    backfill = queued(budget, BACKFILL)
+    requests = [queued(budget) for _ in range(3)]
+    woken = [ticket for holder in running for ticket in budget.release(holder, 0.0).granted]
+    assert woken == [*requests, backfill]
+
+
+def test_P3_a_waiting_request_that_leaves_lets_backfill_start() -> None:
+    budget = FillBudget(2)
+    granted(budget)
+    holder = granted(budget)
+    backfill, request = queued(budget, BACKFILL), queued(budget)
+    budget.cancel(request, 0.0)
+    assert budget.release(holder, 0.0).granted == (backfill,)
+
+
+def test_first_come_first_served_inside_a_class() -> None:
+    budget = FillBudget(1)
+    holder = granted(budget)
+    line = [queued(budget) for _ in range(4)]
+    served = []
+    while budget.waiting():
+        (holder,) = budget.release(holder, 0.0).granted
+        served.append(holder)
+    assert served == line
+
+
+def test_P4_cancelling_a_waiter_leaves_nothing_and_a_granted_one_wakes_the_next() -> None:
+    budget = FillBudget(1)
+    holder = granted(budget)
+    second, third = queued(budget), queued(budget)
+    assert budget.cancel(second, 0.0).granted == ()
+    assert budget.cancel(holder, 0.0).granted == (third,)
+    assert budget.cancel(holder, 0.0).granted == ()
+    assert budget.cancel(third, 0.0).granted == ()
+    assert (budget.running(), budget.waiting()) == (0, 0)
+
+
+def test_P5_raising_the_limit_wakes_waiters_without_a_release() -> None:
+    budget = FillBudget(1)
+    granted(budget)
+    line = [queued(budget) for _ in range(3)]
+    assert budget.set_limit(3, 0.0).granted == tuple(line[:2])
+    assert budget.running() == 3
+
+
+def test_P5_lowering_the_limit_revokes_nothing_and_is_paid_back_by_releases() -> None:
+    budget = FillBudget(4)
+    holders = [granted(budget) for _ in range(4)]
+    waiter = queued(budget)
+    assert budget.set_limit(2, 0.0).granted == ()
+    assert budget.running() == 4
+    assert [budget.release(holder, 0.0).granted for holder in holders[:3]] == [(), (), (waiter,)]
+    assert budget.running() == 2
+
+
+def test_a_reserve_asked_for_shrinks_with_the_limit() -> None:
+    budget = FillBudget(8, reserve=6)
+    budget.set_limit(2, 0.0)
+    assert budget.reserve == 1
+
+
+def test_promoting_a_running_backfill_counts_it_as_a_request_and_frees_its_share() -> None:
+    budget = FillBudget(4)
+    holders = [granted(budget, BACKFILL) for _ in range(3)]
+    waiter = queued(budget, BACKFILL)
+    assert budget.promote(holders[0], 0.0).granted == (waiter,)
+    assert (budget.running(REQUEST), budget.running(BACKFILL)) == (1, 3)
+    budget.release(holders[0], 0.0)
+    assert (budget.running(REQUEST), budget.running(BACKFILL)) == (0, 3)
+
+
+def test_promoting_a_waiting_backfill_lets_it_use_the_reserve() -> None:
+    budget = FillBudget(4)
+    for _ in range(3):
+        granted(budget, BACKFILL)
+    waiter = queued(budget, BACKFILL)
+    assert budget.promote(waiter, 0.0).granted == (waiter,)
+    assert waiter.state is TicketState.RUNNING
+    assert (budget.running(REQUEST), budget.running(BACKFILL)) == (1, 3)
+
+
+def test_promoting_twice_or_after_the_end_changes_nothing() -> None:
+    budget = FillBudget(2)
+    ticket = granted(budget, BACKFILL)
+    budget.promote(ticket, 0.0)
+    budget.promote(ticket, 0.0)
+    assert budget.running(REQUEST) == 1
+    budget.release(ticket, 0.0)
+    budget.promote(ticket, 0.0)
+    assert budget.running() == 0
+
+
+def test_a_full_queue_refuses_at_once() -> None:
+    budget = FillBudget(1, max_queued=1)
+    granted(budget)
+    queued(budget)
+    assert budget.request(0.0, REQUEST) == Refused(Refusal.QUEUE_FULL)
+
+
+def test_without_a_queue_a_request_starts_at_once_or_is_refused() -> None:
+    budget = FillBudget(1, max_queued=0)
+    holder = granted(budget)
+    assert budget.request(0.0, REQUEST) == Refused(Refusal.QUEUE_FULL)
+    budget.release(holder, 0.0)
+    granted(budget)
+
+
+def test_backfill_may_wait_without_a_queue_for_requests_and_takes_no_place_in_it() -> None:
+    budget = FillBudget(1, max_queued=0)
+    granted(budget)
+    queued(budget, BACKFILL)
+    assert budget.request(0.0, BACKFILL) == Refused(Refusal.QUEUE_FULL)
+
+
+def test_who_can_no_longer_finish_is_refused_now_though_a_permit_is_free() -> None:
+    budget = FillBudget(1)
+    assert budget.request(5.0, REQUEST, cutoff=5.0) == Refused(Refusal.WAIT_TIMEOUT)
+    assert budget.running() == 0
+
+
+def test_expiry_sends_away_exactly_those_whose_cutoff_came() -> None:
+    budget = FillBudget(1)
+    granted(budget)
+    early, late, never = queued(budget, cutoff=1.0), queued(budget, cutoff=2.0), queued(budget)
+    assert budget.expire(1.0).refused == (early,)
+    assert budget.expire(1.5).refused == ()
+    assert budget.expire(9.0).refused == (late,)
+    assert (budget.waiting(), never.state) == (1, TicketState.WAITING)
+
+
+def test_a_waiter_past_its_cutoff_is_not_started_when_its_turn_comes() -> None:
+    budget = FillBudget(1)
+    holder = granted(budget)
+    late, next_one = queued(budget, cutoff=1.0), queued(budget)
+    changes = budget.release(holder, 2.0)
+    assert (changes.granted, changes.refused) == ((next_one,), (late,))
+
+
+def test_releasing_twice_is_loud() -> None:
+    budget = FillBudget(1)
+    ticket = granted(budget)
+    budget.release(ticket, 0.0)
+    with pytest.raises(RuntimeError, match="holds no permit"):
+        budget.release(ticket, 0.0)
+
+
+class Budget(RuleBasedStateMachine):
+    """Any order of events keeps P1-P5, and every ticket is accounted for by what the budget said about it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.budget = FillBudget(4, max_queued=3)
+        self.now = 0.0
+        self.running: set[Ticket] = set()
+        self.waiting: list[Ticket] = []
+        self.lowered = False
+
+    def see(self, changes: Any) -> None:
+        for ticket in changes.refused:
+            assert ticket.cutoff is not None
+            assert ticket.cutoff <= self.now
+            self.waiting.remove(ticket)
+        for ticket in changes.granted:
+            ahead = self.waiting[: self.waiting.index(ticket)]
+            assert not [other for other in ahead if other.priority is ticket.priority], "not first come first served"
+            assert ticket.cutoff is None or ticket.cutoff > self.now
+            self.waiting.remove(ticket)
+            self.running.add(ticket)
+            if ticket.priority is BACKFILL:
+                assert not [other for other in self.waiting if other.priority is REQUEST], "P3"
+
+    @rule(priority=st.sampled_from(Priority), patience_s=st.none() | st.integers(-1, 5))
+    def request(self, priority: Priority, patience_s: int | None) -> None:
+        cutoff = None if patience_s is None else self.now + patience_s
+        match self.budget.request(self.now, priority, cutoff=cutoff):
+            case Granted(ticket):
+                assert not [other for other in self.waiting if other.priority in (REQUEST, priority)]
+                self.running.add(ticket)
+            case Queued(ticket):
+                self.waiting.append(ticket)
+            case Refused(Refusal.WAIT_TIMEOUT):
+                assert cutoff is not None
+                assert cutoff <= self.now
+            case Refused(Refusal.QUEUE_FULL):
+                assert self.budget.waiting(priority) >= min(3, self.budget.limit)
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        ticket = data.draw(st.sampled_from(sorted(self.running, key=id)))
+        self.running.remove(ticket)
+        self.see(self.budget.release(ticket, self.now))
+
+    @precondition(lambda self: self.running or self.waiting)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        ticket = data.draw(st.sampled_from([*sorted(self.running, key=id), *self.waiting]))
+        self.running.discard(ticket)
+        if ticket in self.waiting:
+            self.waiting.remove(ticket)
+        self.see(self.budget.cancel(ticket, self.now))
+
+    @precondition(lambda self: self.running or self.waiting)
+    @rule(data=st.data())
+    def promote(self, data: st.DataObject) -> None:
+        ticket = data.draw(st.sampled_from([*sorted(self.running, key=id), *self.waiting]))
+        if ticket in self.waiting and ticket.priority is BACKFILL:  # goes to the end of the other line
+            self.waiting.remove(ticket)
+            self.waiting.append(ticket)
+        self.see(self.budget.promote(ticket, self.now))
+        assert ticket.priority is REQUEST
+
+    @rule(passed_s=st.integers(0, 3))
+    def time_passes(self, passed_s: int) -> None:
+        self.now += passed_s
+        self.see(self.budget.expire(self.now))
+        assert not [ticket for ticket in self.waiting if ticket.cutoff is not None and ticket.cutoff <= self.now]
+
+    @rule(limit=st.integers(1, 6))
+    def set_limit(self, limit: int) -> None:
+        self.lowered = True
+        self.see(self.budget.set_limit(limit, self.now))
+
+    @invariant()
+    def every_ticket_is_where_the_budget_said(self) -> None:
+        for priority in Priority:
+            assert self.budget.running(priority) == sum(ticket.priority is priority for ticket in self.running)
+            assert self.budget.waiting(priority) == sum(ticket.priority is priority for ticket in self.waiting)
+
+    @invariant()
+    def p1_shares(self) -> None:
+        if not self.lowered:
+            assert self.budget.running() <= self.budget.limit
+            assert self.budget.running(BACKFILL) <= self.budget.limit - self.budget.reserve
+
+    @invariant()
+    def nobody_waits_who_could_start(self) -> None:
+        free = self.budget.limit - self.budget.running()
+        if free > 0:
+            assert not self.budget.waiting(REQUEST)
+            if self.budget.running(BACKFILL) < self.budget.limit - self.budget.reserve:
+                assert not self.budget.waiting(BACKFILL)
+
+    def teardown(self) -> None:
+        for ticket in [*self.running, *self.waiting]:
+            self.budget.cancel(ticket, self.now)
+        assert (self.budget.running(), self.budget.waiting()) == (0, 0)
+
+
+TestAnyOrderOfEvents = Budget.TestCase
+TestAnyOrderOfEvents.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
