@@ -128,6 +128,12 @@ def blob(sender: Account, call: Call, chain_id: int, blobs: int = 1) -> bytes:
     return b"\x03" + rlp.encode([[*fields, parity, r, s], *sidecar])
 
 
+def without_sidecar(raw: bytes) -> bytes:
+    """A type 3 transaction as a block holds it: the signed fields alone, without blobs, commitments and proofs."""
+    fields, *_ = rlp.decode(raw[1:])
+    return b"\x03" + rlp.encode(fields)
+
+
 def _fee_fields(sender: Account, call: Call, chain_id: int, access: AccessList) -> list[Rlp]:
     fees = [GWEI, 20 * GWEI]
     return [chain_id, sender.take_nonce(), *fees, call.gas, call.to or b"", call.value, call.data, _access(access)]
