@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -19,122 +19,24 @@ from app.core.blocks import BlockName, Position
 from app.core.errors import ContentInvalid, TxNotMined
 from app.core.hexadecimal import from_hex_exact, parse_quantity, to_hex
 from app.core.rlp import encode_bytes, encode_list_of_encoded, encode_uint
+from app.core.rpc_transaction import RpcTransaction, Spelled, given, hash_field, number_field
 
-Spelled: TypeAlias = str | int | bool | None
-"""A quantity as some node may spell it; `parse_quantity` reads it."""
+__all__ = [
+    "RpcBlock",
+    "RpcHeader",
+    "RpcLog",
+    "RpcReceipt",
+    "RpcTransaction",
+    "RpcWithdrawal",
+    "decode_block",
+    "decode_block_name",
+    "decode_position",
+    "decode_receipts",
+    "field_names",
+    "withdrawals_leaves",
+]
 
 T = TypeVar("T")
-
-
-class RpcAccess(msgspec.Struct, gc=False):
-    """One entry of an access list; some Substrate nodes write `storage_keys`."""
-
-    address: str
-    storage_keys: list[str] | None = msgspec.field(default=None, name="storageKeys")
-    storage_keys_snake: list[str] | None = msgspec.field(default=None, name="storage_keys")
-
-
-class RpcAuthorizationSignature(msgspec.Struct, rename="camel", gc=False):
-    """The nested signature that Frontier nodes put into an authorization."""
-
-    y_parity: Spelled = None
-    v: Spelled = None
-    r: Spelled = None
-    s: Spelled = None
-    odd_y_parity: Spelled = msgspec.field(default=None, name="odd_y_parity")
-
-
-class RpcAuthorization(msgspec.Struct, rename="camel", gc=False):
-    """One entry of an EIP-7702 authorization list."""
-
-    address: str
-    nonce: Spelled
-    chain_id: Spelled = None
-    chain_id_snake: Spelled = msgspec.field(default=None, name="chain_id")
-    y_parity: Spelled = None
-    v: Spelled = None
-    r: Spelled = None
-    s: Spelled = None
-    signature: RpcAuthorizationSignature | None = None
-
-
-class RpcTransaction(msgspec.Struct, rename="camel", gc=False):
-    """One transaction of a block. `from_hex` is what the node says, and hashed for a few unsigned types only."""
-
-    hash_hex: str = msgspec.field(name="hash")
-    given_type: Spelled = msgspec.field(default=None, name="type")
-    block_hash_hex: str | None = msgspec.field(default=None, name="blockHash")
-    given_index: Spelled = msgspec.field(default=None, name="transactionIndex")
-    from_hex: str | None = msgspec.field(default=None, name="from")
-    nonce: Spelled = None
-    gas: Spelled = None
-    to: str | None = None
-    value: Spelled = None
-    input: str | None = None
-    data: str | None = None
-    gas_price: Spelled = None
-    max_priority_fee_per_gas: Spelled = None
-    max_fee_per_gas: Spelled = None
-    max_fee_per_blob_gas: Spelled = None
-    blob_versioned_hashes: list[str] | None = None
-    access_list: list[RpcAccess] | None = None
-    authorization_list: list[RpcAuthorization] | None = None
-    chain_id: Spelled = None
-    v: Spelled = None
-    y_parity: Spelled = None
-    r: Spelled = None
-    s: Spelled = None
-    # OP stack deposits
-    source_hash: str | None = None
-    mint: Spelled = None
-    is_system_tx: Spelled = None
-    # Celo
-    fee_currency: str | None = None
-    gateway_fee_recipient: str | None = None
-    gateway_fee: Spelled = None
-    # Arbitrum
-    request_id: str | None = None
-    ticket_id: str | None = None
-    refund_to: str | None = None
-    max_refund: Spelled = None
-    submission_fee_refund: Spelled = None
-    l1_base_fee: Spelled = msgspec.field(default=None, name="l1BaseFee")
-    deposit_value: Spelled = None
-    retry_to: str | None = None
-    retry_value: Spelled = None
-    retry_data: str | None = None
-    beneficiary: str | None = None
-    max_submission_fee: Spelled = None
-    # Tempo; other chains may use these names for other things, so nothing is assumed about their form here
-    calls: Any = None
-    nonce_key: Any = None
-    valid_before: Any = None
-    valid_after: Any = None
-    fee_token: Any = None
-    fee_payer_signature: Any = None
-    aa_authorization_list: Any = None
-    key_authorization: Any = None
-    signature: Any = None
-
-    @property
-    def hash(self) -> bytes:
-        """The hash that the node gives the transaction, 32 bytes."""
-        return _hash(self.hash_hex, "a transaction hash")
-
-    @property
-    def type(self) -> int:
-        """The EIP-2718 type, 0 to 127; a transaction without one is a legacy transaction."""
-        return transaction_type(self.given_type)
-
-    @property
-    def block_hash(self) -> bytes | None:
-        """The block that the node says the transaction is in."""
-        return _hash(self.block_hash_hex, "a transaction's blockHash") if self.block_hash_hex else None
-
-    @property
-    def transaction_index(self) -> int | None:
-        """The position that the node says the transaction has."""
-        return None if self.given_index is None else _number(self.given_index, "transactionIndex")
 
 
 class RpcLog(msgspec.Struct, rename="camel", gc=False):
@@ -148,7 +50,7 @@ class RpcLog(msgspec.Struct, rename="camel", gc=False):
     @property
     def block_hash(self) -> bytes | None:
         """The block that the node says the log is in; some stored logs have an empty one."""
-        return _hash(self.block_hash_hex, "a log's blockHash") if _given(self.block_hash_hex) else None
+        return hash_field(self.block_hash_hex, "a log's blockHash") if given(self.block_hash_hex) else None
 
 
 class RpcReceipt(msgspec.Struct, rename="camel", gc=False):
@@ -175,17 +77,17 @@ class RpcReceipt(msgspec.Struct, rename="camel", gc=False):
     @property
     def transaction_hash(self) -> bytes | None:
         """The transaction that the node says the receipt is of."""
-        return _hash(self.transaction_hash_hex, "a transactionHash") if _given(self.transaction_hash_hex) else None
+        return hash_field(self.transaction_hash_hex, "a transactionHash") if given(self.transaction_hash_hex) else None
 
     @property
     def block_hash(self) -> bytes | None:
         """The block that the node says the receipt is in."""
-        return _hash(self.block_hash_hex, "a receipt's blockHash") if _given(self.block_hash_hex) else None
+        return hash_field(self.block_hash_hex, "a receipt's blockHash") if given(self.block_hash_hex) else None
 
     @property
     def transaction_index(self) -> int | None:
         """The position that the node says the receipt has."""
-        return None if self.given_index is None else _number(self.given_index, "transactionIndex")
+        return None if self.given_index is None else number_field(self.given_index, "transactionIndex")
 
 
 class RpcWithdrawal(msgspec.Struct, rename="camel", gc=False):
@@ -289,7 +191,7 @@ def decode_block(raw: bytes) -> RpcBlock:
     for entry in decoded.transactions:
         if entry is None:
             raise ContentInvalid("null_transaction", f"transaction {len(transactions)} of the block is null")
-        transactions.append(_hash(entry, "a transaction hash") if isinstance(entry, str) else entry)
+        transactions.append(hash_field(entry, "a transaction hash") if isinstance(entry, str) else entry)
     withdrawals: list[RpcWithdrawal] | None = None
     if decoded.withdrawals is not None:
         withdrawals = []
@@ -319,10 +221,10 @@ def decode_block_name(raw: bytes) -> BlockName | None:
     if decoded is None:
         return None
     return BlockName(
-        height=_number(decoded.number, "number"),
-        block_hash=_hash(decoded.hash, "a block hash"),
-        parent_hash=_hash(decoded.parent_hash, "a parent hash"),
-        timestamp=_number(decoded.timestamp, "timestamp"),
+        height=number_field(decoded.number, "number"),
+        block_hash=hash_field(decoded.hash, "a block hash"),
+        parent_hash=hash_field(decoded.parent_hash, "a parent hash"),
+        timestamp=number_field(decoded.timestamp, "timestamp"),
     )
 
 
@@ -335,14 +237,14 @@ def decode_position(raw: bytes, tx_hash: bytes | None = None) -> Position | None
     decoded = _decoded(_position_decoder, raw, "a transaction")
     if decoded is None:
         return None
-    if tx_hash is not None and _hash(decoded.hash, "a transaction hash") != tx_hash:
+    if tx_hash is not None and hash_field(decoded.hash, "a transaction hash") != tx_hash:
         raise ContentInvalid("identity", f"asked for transaction {to_hex(tx_hash)}, got another")
-    if not _given(decoded.block_hash) or decoded.block_number is None or decoded.transaction_index is None:
-        raise TxNotMined(f"the transaction is in no block yet")
+    if not given(decoded.block_hash) or decoded.block_number is None or decoded.transaction_index is None:
+        raise TxNotMined("the transaction is in no block yet")
     return Position(
-        block_hash=_hash(decoded.block_hash, "a transaction's blockHash"),
-        height=_number(decoded.block_number, "blockNumber"),
-        index=_number(decoded.transaction_index, "transactionIndex"),
+        block_hash=hash_field(decoded.block_hash, "a transaction's blockHash"),
+        height=number_field(decoded.block_number, "blockNumber"),
+        index=number_field(decoded.transaction_index, "transactionIndex"),
     )
 
 
@@ -369,41 +271,9 @@ def field_names(block: RpcBlock) -> list[str]:
     return [name for name, value in _decoded(_fields_decoder, block.raw, "a block").items() if bytes(value) != b"null"]
 
 
-def transaction_type(given: Spelled) -> int:
-    """An EIP-2718 type: 0 to 127, absent means 0 (legacy)."""
-    if given is None:
-        return 0
-    number = _number(given, "type")
-    if number > 0x7F:
-        raise ContentInvalid("decode", "a transaction type above 127")
-    return number
-
-
 def _decoded(decoder: msgspec.json.Decoder[T], raw: bytes, what: str) -> T:
     try:
         return decoder.decode(raw)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         # The decoder's own words quote field paths only, never values.
         raise ContentInvalid("decode", f"not {what}: {error}") from error
-
-
-def _given(text: str | None) -> bool:
-    return text is not None and text not in ("", "0x")
-
-
-def _hash(text: str | None, what: str) -> bytes:
-    try:
-        return from_hex_exact(text or "", 32)
-    except ValueError as error:
-        raise ContentInvalid("decode", f"{what} that is not 32 bytes of hex") from error
-
-
-def _number(value: Spelled, what: str) -> int:
-    """A quantity that every client keeps in 64 bits."""
-    try:
-        number = parse_quantity(value)
-    except ValueError as error:
-        raise ContentInvalid("decode", f"{what}: {error}") from error
-    if number >> 64:
-        raise ContentInvalid("decode", f"{what} of more than 64 bits")
-    return number
