@@ -21,7 +21,8 @@ class BlockRef:
 class BlockBodies:
     """The JSON texts of one block and of its receipts, as one upstream sent them; nothing in them is checked yet.
 
-    `receipts_json` is None when the upstream has no receipts to give; `receipts_error` then says why, in words fit for a client.
+    `receipts_json` is None when the upstream has no receipts to give; `receipts_error` then says why, in words fit for a
+    client.
     """
 
     upstream: str

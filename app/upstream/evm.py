@@ -1,0 +1,227 @@
+"""One node: JSON-RPC calls over HTTP, only while the node is of the right chain and willing.
+
+Retries and what an answer means are the business of whoever holds the node; here one call is one attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from typing import TypeVar
+
+import httpx2
+import msgspec
+
+from app.core.deadlines import remaining_s
+from app.core.hexadecimal import parse_quantity
+
+from . import jsonrpc
+from .faults import CallFailed, Fault
+from .observer import NoObserver, UpstreamObserver
+from .posting import NodeLimits, Poster
+from .standing import Capabilities, Standing
+
+DECODE_INLINE_BYTES = 1024 * 1024
+"""Larger texts are decoded in a thread: the loop is never held for longer than a megabyte takes."""
+
+NULL = b"null"
+
+T = TypeVar("T")
+
+logger = logging.getLogger("copath.upstream")
+
+
+async def decoded(decode: Callable[[bytes], T], raw: bytes) -> T:
+    """`decode(raw)`, in a thread where `raw` is large. Cancelling the caller does not stop the thread; it is brief."""
+    if len(raw) <= DECODE_INLINE_BYTES:
+        return decode(raw)
+    return await asyncio.to_thread(decode, raw)
+
+
+class EvmNode:
+    """One node and everything that is known of it. `aclose` it.
+
+    `name` is what logs, metrics and clients see; `chain_id` is the one configured, None to learn it from the node.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        *,
+        chain_id: int | None = None,
+        headers: Mapping[str, str] | None = None,
+        limits: NodeLimits | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
+        observer: UpstreamObserver | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+        trust_env: bool = True,
+    ) -> None:
+        self.name = name
+        self.capabilities = Capabilities()
+        self.standing = Standing(chain_id)
+        self.observer: UpstreamObserver = observer or NoObserver()
+        self._clock = clock
+        self._ids = count(1)
+        self._verifying: asyncio.Task[int] | None = None
+        self._poster = Poster(
+            url,
+            headers or {},
+            limits or NodeLimits(),
+            transport=transport,
+            observer=self.observer,
+            clock=clock,
+            wall_clock=wall_clock,
+            trust_env=trust_env,
+        )
+
+    def __repr__(self) -> str:
+        state = "up" if self.standing.up else "down"
+        return f"<EvmNode {self.name} {self._poster.origin} chain {self.standing.chain_id} {state}>"
+
+    @property
+    def chain_id(self) -> int | None:
+        """The chain id that the node proved, or else the configured one; None while neither is known."""
+        standing = self.standing
+        return standing.configured_chain_id if standing.chain_id is None else standing.chain_id
+
+    @property
+    def connections_held(self) -> int:
+        """Connections that calls hold at this moment."""
+        return self._poster.connections_held
+
+    async def aclose(self) -> None:
+        """Ends a chain check under way and closes every connection."""
+        if self._verifying is not None and not self._verifying.done():
+            self._verifying.cancel()
+            await asyncio.wait([self._verifying])
+        await self._poster.aclose()
+
+    async def call(self, method: str, params: Sequence[object] = ()) -> bytes:
+        """The JSON text of the call's result, `null` included. Raises `CallFailed`."""
+        await self.verify_chain()
+        return await self._call(method, params)
+
+    async def batch(self, calls: Sequence[jsonrpc.Call]) -> list[bytes | CallFailed]:
+        """One outcome per call, in order. Raises `CallFailed` when there was no answer for any of them."""
+        await self.verify_chain()
+        first_id = next(self._ids)
+        for _ in calls[1:]:
+            next(self._ids)
+
+        def decode(body: bytes) -> list[bytes | CallFailed]:
+            return jsonrpc.decode_batch(body, first_id, len(calls))
+
+        outcomes = await self._exchange(calls[0][0], jsonrpc.encode_batch(first_id, calls), decode, lambda _: "ok")
+        for outcome in outcomes:
+            if isinstance(outcome, CallFailed) and outcome.fault is Fault.RATE_LIMITED:
+                self._note_failure(calls[0][0], outcome)
+                break
+        return outcomes
+
+    async def verify_chain(self) -> int:
+        """The chain id of the node, asked for only when it is due. Raises `CallFailed`.
+
+        Callers that need it at the same time share one call, which belongs to the node: none of them can cancel it.
+        """
+        now = self._clock()
+        if self.standing.chain_is_known(now) and self.standing.chain_id is not None:
+            return self.standing.chain_id
+        if self._verifying is None or self._verifying.done():
+            # In a context of its own: the deadline of whoever came first is not everybody's.
+            task = asyncio.get_running_loop().create_task(
+                self._verify(), name=f"verify-chain-{self.name}", context=contextvars.Context()
+            )
+            task.add_done_callback(_retrieve)
+            self._verifying = task
+        left_s = remaining_s(now)
+        try:
+            async with asyncio.timeout(left_s) as scope:
+                return await asyncio.shield(self._verifying)
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            raise CallFailed(Fault.DEADLINE, "the deadline passed before the node named its chain") from None
+        except CallFailed as failure:
+            raise failure.again() from None
+
+    async def _verify(self) -> int:
+        raw = await self._call("eth_chainId", ())
+        try:
+            found = parse_quantity(msgspec.json.decode(raw, type=str | int))
+        except (msgspec.MsgspecError, ValueError):
+            raise CallFailed(Fault.MALFORMED, "the node sent a chain id that is no number") from None
+        was_up = self.standing.up
+        self.standing.note_chain_id(found, self._clock())
+        self._report_state(was_up)
+        if self.standing.foreign_chain_id is not None:
+            failure = self.standing.foreign()
+            logger.error("upstream %s is not used: %s", self.name, failure.message)
+            raise failure
+        return found
+
+    async def _call(self, method: str, params: Sequence[object]) -> bytes:
+        call_id = next(self._ids)
+
+        def decode(body: bytes) -> bytes:
+            return jsonrpc.decode_response(body, call_id)
+
+        def result_of(answer: bytes) -> str:
+            return "not_found" if answer == NULL else "ok"
+
+        return await self._exchange(method, jsonrpc.encode_request(call_id, method, params), decode, result_of)
+
+    async def _exchange(
+        self, method: str, content: bytes, decode: Callable[[bytes], T], result_of: Callable[[T], str]
+    ) -> T:
+        refusal = self.standing.refusal(self._clock())
+        if refusal is not None:
+            raise refusal
+        started = self._clock()
+        seconds: float | None = None
+        result = "cancelled"
+        try:
+            reply = await self._poster.post(content)
+            seconds = reply.seconds
+            # Outside the attempt's time: bytes in hand are not thrown away.
+            answer = await decoded(decode, reply.body)
+            result = result_of(answer)
+            self._note_answer()
+        except CallFailed as failure:
+            result = failure.result
+            self._note_failure(method, failure)
+            raise
+        else:
+            return answer
+        finally:
+            self.observer.on_call(method, result, self._clock() - started if seconds is None else seconds)
+
+    def _note_answer(self) -> None:
+        was_up = self.standing.up
+        self.standing.note_answer()
+        self._report_state(was_up)
+
+    def _note_failure(self, method: str, failure: CallFailed) -> None:
+        failure.excerpt = self._poster.scrub(failure.excerpt)
+        was_up = self.standing.up
+        self.standing.note_failure(failure, self._clock())
+        self._report_state(was_up)
+        if failure.fault is Fault.DENIED:
+            logger.error("upstream %s refuses us: %s", self.name, failure.message)
+        elif failure.excerpt:
+            logger.warning("upstream %s, %s: %s: %s", self.name, method, failure, failure.excerpt)
+
+    def _report_state(self, was_up: bool) -> None:
+        if self.standing.up != was_up:
+            self.observer.on_state(self.standing.up)
+
+
+def _retrieve(task: asyncio.Task[int]) -> None:
+    # Its outcome was for whoever still waited; nobody may have.
+    if not task.cancelled():
+        task.exception()

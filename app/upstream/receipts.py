@@ -1,0 +1,156 @@
+"""The receipts of one block from one node: in one call where the node can, transaction by transaction where it cannot.
+
+Receipts are asked for by block hash. A list with a hole in it never leaves this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+import msgspec
+
+from app.core.errors import ContentInvalid
+from app.core.hexadecimal import encode_quantity, from_hex_exact, to_hex
+
+from .evm import NULL, EvmNode, decoded
+from .faults import CallFailed, Fault
+from .retries import Patience
+from .standing import ReceiptsForm
+
+NULL_PAUSES_S = (0.2, 0.4, 0.8, 1.6)
+"""Nodes answer null for receipts of a block they have just got, and have them a second later."""
+
+Ask = Callable[[str, Sequence[object]], Awaitable[bytes]]
+"""One call with its retries."""
+
+
+class ReceiptsMissing(Exception):
+    """The node has the block and not (all of) its receipts. `reason` is fit for a client."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class AskEach(Exception):
+    """The receipts do not come in one call; asking for each transaction's may help."""
+
+
+class HeightNeeded(Exception):
+    """The node wants the block by its number, which is not known yet."""
+
+
+async def whole_list(node: EvmNode, ask: Ask, patience: Patience, block_hash: bytes, height: int | None) -> bytes:
+    """The JSON text that `eth_getBlockReceipts` gave, never `null`.
+
+    Raises `AskEach`, `HeightNeeded`, `ReceiptsMissing`, or `CallFailed` when the node could not be asked.
+    """
+    if not node.capabilities.block_receipts:
+        raise AskEach
+    for pause_s in (*NULL_PAUSES_S, None):
+        try:
+            raw = await _in_some_form(node, ask, block_hash, height)
+        except CallFailed as failure:
+            if failure.fault is Fault.METHOD_NOT_SUPPORTED:
+                node.capabilities.block_receipts = False
+                raise AskEach from None
+            if failure.fault in (Fault.TOO_BIG, Fault.BODY_TOO_LARGE):
+                # Only this block is too big: the next one is asked for in one call again.
+                raise AskEach from None
+            if failure.fault is Fault.PRUNED:
+                raise ReceiptsMissing("the node no longer keeps the receipts of this block") from None
+            if failure.fault is not Fault.NOT_FOUND:
+                raise
+            raw = NULL
+        if raw != NULL:
+            return raw
+        if pause_s is None or not await patience.wait(pause_s):
+            break
+    raise ReceiptsMissing("the node answers null for the receipts of a block that it has")
+
+
+async def _in_some_form(node: EvmNode, ask: Ask, block_hash: bytes, height: int | None) -> bytes:
+    """The first form of the parameter that the node takes is remembered."""
+    for form in _forms(node.capabilities.receipts_form):
+        if form is ReceiptsForm.NUMBER and height is None:
+            raise HeightNeeded
+        try:
+            raw = await ask("eth_getBlockReceipts", [_spelled(form, block_hash, height)])
+        except CallFailed as failure:
+            if failure.fault is Fault.INVALID_PARAMS:
+                continue
+            raise
+        node.capabilities.receipts_form = form
+        return raw
+    raise AskEach
+
+
+def _forms(learned: ReceiptsForm) -> Iterator[ReceiptsForm]:
+    # By number last: a node behind a balancer may have another block there. The receipts root would tell.
+    yield learned
+    yield from (form for form in ReceiptsForm if form is not learned)
+
+
+def _spelled(form: ReceiptsForm, block_hash: bytes, height: int | None) -> object:
+    if form is ReceiptsForm.HASH:
+        return to_hex(block_hash)
+    if form is ReceiptsForm.OBJECT:
+        return {"blockHash": to_hex(block_hash)}
+    return encode_quantity(height or 0)
+
+
+# --- what the texts say ---------------------------------------------------------------------------------------------
+
+
+class _Listed(msgspec.Struct):
+    transactions: list[msgspec.Raw | None]
+
+
+class _Hashed(msgspec.Struct):
+    hash: str
+
+
+class _Placed(msgspec.Struct, rename="camel"):
+    transaction_hash: str
+    block_hash: str
+
+
+_listed_decoder = msgspec.json.Decoder(_Listed)
+_hashed_decoder = msgspec.json.Decoder(_Hashed | str)
+_placed_decoder = msgspec.json.Decoder(_Placed)
+
+
+def is_empty_list(raw: bytes) -> bool:
+    """Whether the JSON text is a list without items."""
+    return len(raw) < 64 and raw[:1] == b"[" and not raw[1:-1].strip()
+
+
+async def transaction_hashes(block_json: bytes) -> list[bytes]:
+    """The hashes of the transactions that a block lists, in order. Raises `ContentInvalid`."""
+    return await decoded(_transaction_hashes, block_json)
+
+
+def _transaction_hashes(block_json: bytes) -> list[bytes]:
+    try:
+        hashes: list[bytes] = []
+        for entry in _listed_decoder.decode(block_json).transactions:
+            listed = _hashed_decoder.decode(entry or b"null")
+            hashes.append(from_hex_exact(listed if isinstance(listed, str) else listed.hash, 32))
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise ContentInvalid("decode", "the transactions of the block cannot be read") from None
+    return hashes
+
+
+def require_place(raw: bytes, tx_hash: bytes, block_hash: bytes) -> None:
+    """The receipt is of this transaction, in this block. Raises `ContentInvalid`."""
+    try:
+        placed = _placed_decoder.decode(raw)
+        of_tx, in_block = from_hex_exact(placed.transaction_hash, 32), from_hex_exact(placed.block_hash, 32)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise ContentInvalid("decode", "a receipt cannot be read") from None
+    if of_tx != tx_hash:
+        raise ContentInvalid("receipt_identity", f"asked for the receipt of {to_hex(tx_hash)}, got another")
+    if in_block != block_hash:
+        raise ContentInvalid(
+            "receipt_block_hash", f"a receipt is of block {to_hex(in_block)}, not of {to_hex(block_hash)}"
+        )
