@@ -1,0 +1,63 @@
+"""Which chains are served, and how they are."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import orjson
+from fastapi import FastAPI, Path, Request
+from starlette.responses import Response
+
+from app.api.lobby import ChainFloor, open_house_of
+from app.api.schemas import ChainList, ChainStatus
+from app.api.usc import chain_in
+
+
+def add_routes(app: FastAPI) -> None:
+    """Registers the chain listing."""
+    app.get(
+        "/api/v1/chains",
+        summary="Every configured chain",
+        tags=["chains"],
+        responses={200: {"model": ChainList}},
+        response_class=Response,
+    )(chains)
+    app.get(
+        "/api/v1/chains/{chain}",
+        summary="One chain: heights, kinds of proofs, upstreams by name",
+        tags=["chains"],
+        responses={200: {"model": ChainStatus}},
+        response_class=Response,
+    )(chain_by_name)
+
+
+async def chains(request: Request) -> Response:
+    """Every configured chain, by ascending key."""
+    listed = open_house_of(request.scope).chains.values()
+    return _answer({"chains": [described(chain) for chain in listed]})
+
+
+async def chain_by_name(
+    request: Request, chain: Annotated[str, Path(description="Chain key or chain name.", examples=["ethereum"])]
+) -> Response:
+    """One chain."""
+    return _answer(described(chain_in(request)))
+
+
+def described(chain: ChainFloor) -> dict[str, object]:
+    """A chain as clients see it: never an upstream's address."""
+    return {
+        "chainKey": str(chain.key),
+        "chainId": None if chain.chain_id is None else str(chain.chain_id),
+        "name": chain.name,
+        "family": chain.family,
+        "anchors": chain.anchor_source,
+        "attestedHeight": chain.attested_height,
+        "servable": chain.servable,
+        "reasons": list(chain.reasons),
+        **chain.status(),
+    }
+
+
+def _answer(body: object) -> Response:
+    return Response(orjson.dumps(body), headers={"Cache-Control": "no-store"}, media_type="application/json")

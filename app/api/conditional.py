@@ -1,0 +1,57 @@
+"""Validators and freshness: what a cache may keep, for how long, and when a client need not be sent the bytes again
+(RFC 9110, 9111)."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
+
+IMMUTABLE = "public, max-age=31536000, immutable"
+SETTLED = "public, max-age=60"
+"""A finalized block under a URL that does not name its hash: the answer will not change, the URL's meaning could be
+asked again."""
+FRESH = "public, max-age=2"
+"""A block that a reorganisation may still replace."""
+ANCHORED = "public, max-age=5"
+"""A usc answer: an anchor may be retired or replaced at any time."""
+
+_ENTITY_TAG = re.compile(r'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
+
+
+def strong_tag(body: bytes) -> str:
+    """The ETag of exactly these bytes."""
+    return f'"{hashlib.blake2b(body, digest_size=16).hexdigest()}"'
+
+
+def weak_tag(*parts: bytes) -> str:
+    """An ETag of what an answer says, whatever its bytes. Requires parts of fixed length."""
+    return f'W/"{hashlib.blake2b(b"".join(parts), digest_size=16).hexdigest()}"'
+
+
+def matches(headers: Headers, tag: str) -> bool:
+    """Whether `If-None-Match` names `tag` (weak comparison: W/ is ignored; lists, repeated headers and * are
+    understood)."""
+    opaque = tag.removeprefix("W/")
+    lines = headers.getlist("if-none-match")
+    return any(line.strip() == "*" or opaque in _ENTITY_TAG.findall(line) for line in lines)
+
+
+def answer(
+    request: Request,
+    body: bytes,
+    tag: str,
+    cache_control: str,
+    content_location: str | None = None,
+    media_type: str = "application/json",
+) -> Response:
+    """200 with `body`, or 304 with the same headers when the client has it already."""
+    headers = {"ETag": tag, "Cache-Control": cache_control, "Vary": "Accept-Encoding"}
+    if content_location is not None:
+        headers["Content-Location"] = content_location
+    if matches(request.headers, tag):
+        return Response(status_code=304, headers=headers)
+    return Response(body, 200, headers, media_type)

@@ -1,0 +1,144 @@
+"""Probes, health and metrics: what is known in memory, asked of nobody, whatever else is slow.
+
+Liveness judges this process alone: a dependency must never make an orchestrator restart every replica at once.
+Readiness says whether this replica can answer anything: one servable chain is enough, and the others are shown as
+degraded.
+"""
+
+from __future__ import annotations
+
+import time
+
+import orjson
+from fastapi import FastAPI, Request
+from starlette.responses import Response
+
+from app.api.lobby import ChainFloor, Lobby, house_of
+from app.api.schemas import Alive, CompatHealth, Health, Readiness
+
+_DEAD_AFTER_S = 5.0
+_LAGGING_ABOVE_S = 1.0
+
+
+def add_routes(app: FastAPI) -> None:
+    """Registers probes, health and metrics."""
+    for path, route, summary, body, codes in (
+        ("/livez", livez, "Liveness of this process", Alive, (200, 503)),
+        ("/readyz", readyz, "Whether this replica can serve", Readiness, (200, 503)),
+        ("/health", health, "Whether to send requests here", Health, (200, 503)),
+        ("/api/v1/health", compat_health, "Health in the reference server's shape; always 200", CompatHealth, (200,)),
+    ):
+        app.get(
+            path,
+            summary=summary,
+            tags=["health"],
+            responses={code: {"model": body} for code in codes},
+            response_class=Response,
+        )(route)
+    exposition = {"schema": {"type": "string"}}
+    app.get(
+        "/metrics",
+        summary="Prometheus or OpenMetrics exposition",
+        tags=["health"],
+        responses={200: {"content": {"text/plain": exposition, "application/openmetrics-text": exposition}}},
+        response_class=Response,
+    )(metrics)
+
+
+async def livez(request: Request) -> Response:
+    """200 while the event loop turns and the block builders can be started."""
+    house = house_of(request.scope)
+    dead = house is not None and (house.heartbeat_age_s > _DEAD_AFTER_S or not house.builder_healthy)
+    return _answer({"status": "dead" if dead else "alive"}, 503 if dead else 200)
+
+
+async def readyz(request: Request) -> Response:
+    """200 when this replica can serve at least one chain, with the reasons of every chain that is not whole."""
+    house = house_of(request.scope)
+    reasons = not_ready(house)
+    body = {
+        "ready": not reasons,
+        "reasons": reasons,
+        "eth_rpc_connected": _any_servable(house),
+        "cc3_finalized_height": None,
+        "cc3_finalized_age_seconds": None,
+        "cc3_snapshot_height": None,
+        "chains": _by_chain(house),
+    }
+    return _answer(body, 503 if reasons else 200)
+
+
+async def health(request: Request) -> Response:
+    """For load balancers: 503 from the moment this process stops taking new work."""
+    house = house_of(request.scope)
+    if house is None or not house.started:
+        return _answer({"status": "unhealthy", "reason": "starting"}, 503)
+    if house.draining:
+        return _answer({"status": "unhealthy", "reason": "draining"}, 503)
+    return _answer({"status": "ok"}, 200)
+
+
+async def compat_health(request: Request) -> Response:
+    """Always 200. The `cc3_` fields speak of the anchors: fresh means that every chain that has a source of anchors has
+    one."""
+    house = house_of(request.scope)
+    reasons = not_ready(house)
+    anchored = house is not None and all(
+        chain.anchors is None or chain.attested_height is not None for chain in house.chains.values()
+    )
+    connected = _any_servable(house)
+    body: dict[str, object] = {
+        "status": "healthy" if connected and anchored else "degraded",
+        "cc3_rpc_connected": anchored,
+        "eth_rpc_connected": connected,
+        "uptime_seconds": 0 if house is None else max(0, int(time.time() - house.started_at)),
+        "cc3_cache_fresh": anchored,
+        "cc3_cache_age_seconds": None,
+        "cc3_silent_recoveries": 0,
+        "ready": not reasons,
+        "not_ready_reasons": reasons,
+        "chains": _by_chain(house),
+    }
+    return _answer(body, 200)
+
+
+async def metrics(request: Request) -> Response:
+    """Every metric of this process, in the format that the scraper prefers."""
+    house = house_of(request.scope)
+    if house is None:
+        return Response(b"", 503, {"Cache-Control": "no-store"}, "text/plain; version=0.0.4; charset=utf-8")
+    body, content_type = house.metrics.exposition(request.headers.get("accept"))
+    # Set as it is: the framework would append a second charset to a type that it takes for plain text.
+    return Response(body, 200, {"Content-Type": content_type, "Cache-Control": "no-store", "Vary": "Accept"})
+
+
+def not_ready(house: Lobby | None) -> list[str]:
+    """Why this replica cannot serve: empty when it can. The same state gives the same words in the same order
+    everywhere."""
+    if house is None or not house.started:
+        return ["starting"]
+    reasons = []
+    if house.draining:
+        reasons.append("draining")
+    if house.loop_lag_s > _LAGGING_ABOVE_S:
+        reasons.append("event loop lags")
+    if not _any_servable(house):
+        reasons.append("no chain is servable")
+        reasons += [f"{chain.name}: {reason}" for chain in house.chains.values() for reason in sorted(chain.reasons)]
+    return reasons
+
+
+def _any_servable(house: Lobby | None) -> bool:
+    return house is not None and any(chain.servable for chain in house.chains.values())
+
+
+def _by_chain(house: Lobby | None) -> dict[str, object]:
+    return {} if house is None else {chain.name: _one(chain) for chain in house.chains.values()}
+
+
+def _one(chain: ChainFloor) -> dict[str, object]:
+    return {"servable": chain.servable, "reasons": sorted(chain.reasons)}
+
+
+def _answer(body: object, status: int) -> Response:
+    return Response(orjson.dumps(body), status, {"Cache-Control": "no-store"}, "application/json")

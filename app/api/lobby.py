@@ -1,0 +1,132 @@
+"""What the doors need from the house behind them, written by the doors.
+
+The lifespan puts the house into the ASGI state as `{"house": house}`; nothing here is global, and importing builds
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from typing import Any, Protocol, cast
+
+from app.core.blocks import BlockRef
+from app.core.continuity import ContinuityProof
+from app.core.finality import Finality, Level
+from app.core.provable_block import ProvableBlock
+from app.metrics import Metrics
+
+
+class FoundBlock(Protocol):
+    """A checked block, how final it is, and whether it was at hand. `index` is set when it was found by transaction
+    hash."""
+
+    @property
+    def block(self) -> ProvableBlock: ...
+    @property
+    def finality(self) -> Finality: ...
+    @property
+    def cached(self) -> bool: ...
+    @property
+    def index(self) -> int | None: ...
+
+
+class CutContinuity(Protocol):
+    """A continuity proof, and the anchor it ends in."""
+
+    @property
+    def proof(self) -> ContinuityProof: ...
+    @property
+    def upper_height(self) -> int: ...
+    @property
+    def upper_digest(self) -> bytes: ...
+
+
+class ChainFloor(Protocol):
+    """One chain. Every method raises `ProofError` only."""
+
+    @property
+    def key(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def chain_id(self) -> int | None: ...
+    @property
+    def family(self) -> str: ...
+    @property
+    def anchors(self) -> object | None:
+        """None for a chain without anchors: it has no usc proofs."""
+        ...
+
+    @property
+    def anchor_source(self) -> str: ...
+    @property
+    def attested_height(self) -> int | None: ...
+    @property
+    def servable(self) -> bool:
+        """Whether this chain can answer anything now. Known without asking anybody."""
+        ...
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it is not, or not fully, servable; stable words without figures or addresses."""
+        ...
+
+    def status(self) -> dict[str, object]:
+        """Heads, kinds, upstream states by name. Never an address."""
+        ...
+
+    async def block(self, ref: BlockRef, level: Level = Level.LATEST) -> FoundBlock: ...
+    async def transaction(self, tx_hash: bytes, level: Level = Level.LATEST) -> FoundBlock: ...
+    def require_anchored(self, lo: int, hi: int) -> None:
+        """Raises `BlockBeforeOrAtGenesis`, `AttestationsMissing` or `BlockNotReady`. Asks no upstream."""
+        ...
+
+    async def continuity(self, lo: int, hi: int) -> CutContinuity: ...
+
+
+class Lobby(Protocol):
+    """The house, as far as the doors see into it."""
+
+    @property
+    def chains(self) -> Mapping[int, ChainFloor]:
+        """By chain key, ascending."""
+        ...
+
+    @property
+    def by_name(self) -> Mapping[str, ChainFloor]: ...
+    @property
+    def metrics(self) -> Metrics: ...
+    @property
+    def started(self) -> bool: ...
+    @property
+    def draining(self) -> bool: ...
+    @property
+    def builder_healthy(self) -> bool: ...
+    @property
+    def started_at(self) -> float:
+        """Wall-clock seconds."""
+        ...
+
+    @property
+    def heartbeat_age_s(self) -> float:
+        """Since the event loop's heartbeat last ran."""
+        ...
+
+    @property
+    def loop_lag_s(self) -> float:
+        """How late that heartbeat was."""
+        ...
+
+
+def house_of(scope: MutableMapping[str, Any]) -> Lobby | None:
+    """The house of a request scope; None before the lifespan has opened it."""
+    state = scope.get("state")
+    return None if state is None else cast("Lobby | None", state.get("house"))
+
+
+def open_house_of(scope: MutableMapping[str, Any]) -> Lobby:
+    """The house, where a route cannot answer without one."""
+    house = house_of(scope)
+    if house is None:
+        raise RuntimeError("a request came in before the house was open")
+    return house

@@ -1,0 +1,155 @@
+"""The outermost layers: the request id and the log line of every request, and the HTTP metrics.
+
+Pure ASGI: a layer that wraps the response in a stream of its own would hide the client's hanging up from the routes
+behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+import uuid
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.api import guard, problems
+from app.api.lobby import Lobby, house_of
+from app.api.visit import OTHER, RouteTable, Visit, begin, visit_of
+from app.core.errors import Internal
+from app.metrics import NO_CHAIN
+from app.metrics.labels import METHODS
+
+log = logging.getLogger("copath.access")
+
+PROBES = frozenset({"/livez", "/readyz", "/health", "/metrics"})
+"""Asked by machines every few seconds: answered before the metrics layer, and not logged."""
+
+_GOOD_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+_SHOWN_PATH_CHARACTERS = 64
+
+
+class Observe:
+    """ASGI layer, outermost: names the request, logs its end, and answers what even the layers behind it let
+    through."""
+
+    def __init__(self, app: ASGIApp, table: RouteTable) -> None:
+        self.app = app
+        self.table = table
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started = time.perf_counter()
+        sign, params = self.table.find(scope["path"])
+        visit = Visit(request_id_of(scope), scope["method"], sign, params)
+        begin(scope, visit)
+        id_header = (b"x-request-id", visit.request_id.encode())
+
+        async def stamped(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                visit.status = message["status"]
+                message = {**message, "headers": [*message.get("headers", ()), id_header]}
+            elif message["type"] == "http.response.body":
+                visit.sent_bytes += len(message.get("body", b""))
+            await send(message)
+
+        try:
+            await self.app(scope, receive, stamped)
+        except Exception as fault:  # noqa: BLE001 - only the server is outside, and it would log the text of the fault
+            guard.report(scope, fault)
+            if visit.status is None:
+                await problems.answer(scope, Internal("internal error"))(scope, receive, stamped)
+        finally:
+            if visit.template not in PROBES:
+                _log_end(scope, visit, time.perf_counter() - started)
+
+
+def request_id_of(scope: Scope) -> str:
+    """The client's `X-Request-Id` if it is short, printable and without spaces, else a new one."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id":
+            return value.decode("ascii") if _GOOD_REQUEST_ID.fullmatch(value) else str(uuid.uuid4())
+    return str(uuid.uuid4())
+
+
+def _log_end(scope: Scope, visit: Visit, duration_s: float) -> None:
+    line: dict[str, object] = {
+        "request_id": visit.request_id,
+        "method": visit.method if visit.method in METHODS else OTHER,
+        "route": visit.template,
+        "status": visit.status,
+        "outcome": _outcome(visit),
+        "duration_s": round(duration_s, 6),
+        "sent_bytes": visit.sent_bytes,
+    }
+    if visit.chain is not None:
+        line["chain"] = visit.chain.name
+    if visit.cache is not None:
+        line["cache"] = visit.cache
+    if visit.sign is None:
+        line["path"] = ascii(scope["path"][:_SHOWN_PATH_CHARACTERS])
+    log.info("request", extra=line)
+
+
+def _outcome(visit: Visit) -> str:
+    if visit.outcome is not None:
+        return visit.outcome
+    return "cancelled" if visit.status is None else "served"
+
+
+class Bypass:
+    """ASGI layer: probes and metrics go straight to the routes, so that nothing between can hold them up or count
+    them."""
+
+    def __init__(self, app: ASGIApp, direct: ASGIApp) -> None:
+        self.app = app
+        self.direct = direct
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        straight = scope["type"] != "http" or scope["path"] in PROBES
+        await (self.direct if straight else self.app)(scope, receive, send)
+
+
+class HttpMetrics:
+    """ASGI layer: requests by route template and class of status, their duration, those in flight, and what became of
+    proofs."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        house = house_of(scope)
+        if scope["type"] != "http" or house is None:
+            await self.app(scope, receive, send)
+            return
+        visit = visit_of(scope)
+        in_flight = house.metrics.http_requests_in_flight
+        in_flight.inc()
+        started = time.perf_counter()
+        try:
+            await self.app(scope, receive, send)
+        except asyncio.CancelledError:
+            visit.outcome = "cancelled"
+            raise
+        finally:
+            in_flight.dec()
+            _count(house, visit, time.perf_counter() - started)
+
+
+def _count(house: Lobby, visit: Visit, duration_s: float) -> None:
+    metrics = house.metrics
+    method = visit.method if visit.method in METHODS else OTHER
+    status_class = "error" if visit.status is None else f"{visit.status // 100}xx"
+    metrics.http_requests_total.labels(method, visit.template, status_class).inc()
+    metrics.http_request_duration_seconds.labels(method, visit.template).observe(duration_s)
+    if not visit.proof:
+        return
+    chain = visit.chain.name if visit.chain is not None else NO_CHAIN
+    outcome = _outcome(visit)
+    metrics.proof_outcome_total.labels(outcome, chain).inc()
+    if visit.cache is not None and outcome == "served":
+        metrics.proof_duration_seconds.labels(visit.cache).observe(duration_s)
+        metrics.last_proof_timestamp_seconds.set(time.time())

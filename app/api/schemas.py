@@ -1,0 +1,213 @@
+"""What the bodies look like, for the documentation: responses are written by `wire` and never built from these
+models."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic.alias_generators import to_camel
+
+from app.api.problems import PROBLEMS
+
+Hex = Annotated[str, Field(pattern="^0x([0-9a-f]{2})*$", description="Bytes as lower-case 0x-hex.")]
+Hash = Annotated[str, Field(pattern="^0x[0-9a-f]{64}$")]
+Decimal = Annotated[str, Field(pattern="^(0|[1-9][0-9]*)$", description="A decimal number as a string.")]
+U64 = Annotated[int, Field(ge=0, le=2**64 - 1)]
+Exact = Annotated[int, Field(ge=0, le=2**53 - 1)]
+
+
+class _Body(BaseModel):
+    """Field names as written."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class _CamelBody(BaseModel):
+    """Field names in camelCase on the wire."""
+
+    model_config = ConfigDict(extra="allow", alias_generator=to_camel)
+
+
+class FinalityStatement(_CamelBody):
+    """How final the block is, and on whose word."""
+
+    level: Annotated[str, Field(pattern="^(latest|safe|finalized)$")]
+    by: Annotated[str, Field(pattern="^(rpc-tag|depth|quorum)$")]
+    sources: Exact
+
+
+class ProvenLog(_CamelBody):
+    """One log, with both of its coordinates."""
+
+    address: Hex
+    topics: list[Hash]
+    data: Hex
+    index_in_receipt: Exact
+    index_in_block: Exact
+    rlp: Hex
+
+
+class NativeProof(_CamelBody):
+    """`value` stands under `key` in the Merkle-Patricia trie of `root`, which the header commits to."""
+
+    format: Annotated[str, Field(examples=["copath/1"])]
+    kind: Annotated[str, Field(pattern="^(transaction|receipt|log)$")]
+    chain_key: Decimal
+    chain_id: Decimal
+    block_number: Exact
+    block_hash: Hash
+    header_rlp: Hex
+    finality: FinalityStatement
+    transaction_hash: Hash
+    transaction_hash_by: Annotated[
+        str | None,
+        Field(
+            pattern="^(transactions-root|rpc)$",
+            description="Receipt and log proofs: whether the transaction hash is proven too, or the node's word.",
+        ),
+    ] = None
+    transaction_index: Exact
+    root: Hash
+    key: Hex
+    value: Hex
+    nodes: list[Hex]
+    log: ProvenLog | None = None
+    encodings: Annotated[dict[str, Hex] | None, Field(description="The encodings asked for, by name.")] = None
+
+
+class Sibling(_CamelBody):
+    """A neighbour on the way to the root."""
+
+    hash: Hash
+    is_left: bool
+
+
+class MerkleProof(_CamelBody):
+    """Siblings, leaf level first."""
+
+    root: Hash
+    siblings: list[Sibling]
+
+
+class ContinuityProofBody(_CamelBody):
+    """Roots of consecutive heights up to an anchor, and the digest below the first."""
+
+    lower_endpoint_digest: Hash
+    roots: list[Hash]
+
+
+class UscProof(_CamelBody):
+    """A usc proof of one transaction."""
+
+    chain_key: U64
+    header_number: U64
+    tx_index: U64
+    tx_hash: Hash
+    tx_bytes: Hex
+    continuity_proof: ContinuityProofBody
+    merkle_proof: MerkleProof
+    cached: bool
+    generated_at: Annotated[str, Field(description="RFC 3339, UTC.")]
+
+
+class AttestedHeight(_CamelBody):
+    """The newest height that an anchor covers."""
+
+    attested_height: U64 | None
+
+
+class ChainStatus(_CamelBody):
+    """One chain: what can be proven on it, how far it is, and how its upstreams fare."""
+
+    chain_key: Decimal
+    chain_id: Decimal | None
+    name: str
+    family: str
+    anchors: Annotated[str, Field(description="Where anchors come from: none, self, static, creditcoin.")]
+    attested_height: Exact | None
+    servable: bool
+    reasons: list[str]
+
+
+class ChainList(_CamelBody):
+    """Every configured chain, by ascending key."""
+
+    chains: list[ChainStatus]
+
+
+class Alive(_Body):
+    """The event loop turns."""
+
+    status: str
+
+
+class Health(_Body):
+    """Whether a load balancer should send requests here."""
+
+    status: Annotated[str, Field(pattern="^(ok|unhealthy)$")]
+    reason: str | None = None
+
+
+class ChainReadiness(_Body):
+    """One chain's part in the readiness of this replica."""
+
+    servable: bool
+    reasons: list[str]
+
+
+class Readiness(_Body):
+    """Whether this replica can serve, and why not."""
+
+    ready: bool
+    reasons: list[str]
+    eth_rpc_connected: bool
+    cc3_finalized_height: U64 | None
+    cc3_finalized_age_seconds: U64 | None
+    cc3_snapshot_height: U64 | None
+    chains: dict[str, ChainReadiness]
+
+
+class CompatHealth(_Body):
+    """The reference server's health body; `chains` is ours."""
+
+    status: Annotated[str, Field(pattern="^(healthy|degraded)$")]
+    cc3_rpc_connected: bool
+    eth_rpc_connected: bool
+    uptime_seconds: U64
+    cc3_cache_fresh: bool
+    cc3_cache_age_seconds: U64 | None
+    cc3_silent_recoveries: U64
+    ready: bool
+    not_ready_reasons: list[str]
+    chains: dict[str, ChainReadiness]
+
+
+class ErrorBody(_Body):
+    """An error on the compatible routes."""
+
+    code: Annotated[str, Field(json_schema_extra={"enum": sorted(PROBLEMS)})]
+    message: str
+    retriable: Annotated[
+        bool, Field(description="Whether the same request may succeed later; `Retry-After` says when.")
+    ]
+    block_number: Annotated[U64 | None, Field(description="BlockNotReady only.")] = None
+    last_attested_block: Annotated[U64 | None, Field(description="BlockNotReady only.")] = None
+
+
+class ProblemBody(ErrorBody):
+    """An error everywhere else: the same fields in a problem document (RFC 9457)."""
+
+    type: Annotated[str, Field(examples=["urn:copath:problem:TxHashNotFound"])]
+    title: str
+    status: Annotated[int, Field(ge=400, le=599)]
+    detail: str
+    instance: Annotated[str, Field(description="Names the request by its id.")]
+
+
+def error_schemas() -> dict[str, Any]:
+    """The JSON schemas of both error bodies, by component name."""
+    return {
+        model.__name__: TypeAdapter(model).json_schema(ref_template="#/components/schemas/{model}")
+        for model in (ErrorBody, ProblemBody)
+    }

@@ -1,0 +1,91 @@
+"""Proofs as the bytes that leave: key order, hex spelling and number spelling are part of the contract.
+
+Hashes and bytes are lower-case 0x-hex of full length. Natively `chainId` and `chainKey` are strings, so that no number
+in a native body passes 2^53-1; the compatible bodies keep the reference server's 64-bit numbers.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import orjson
+
+from app.api.lobby import ChainFloor, CutContinuity, FoundBlock
+from app.core.hexadecimal import to_hex
+from app.core.provable_block import ENCODER_VERSION, InclusionProof, LeafProof, LogProof, ProvableBlock, Verdict
+
+FORMAT = f"copath/{ENCODER_VERSION}"
+TRANSACTION = "transaction"
+RECEIPT = "receipt"
+LOG = "log"
+USC = "usc"
+
+
+def native_body(
+    chain: ChainFloor, found: FoundBlock, kind: str, tx_index: int, proof: InclusionProof, log: LogProof | None
+) -> bytes:
+    """A native proof of one transaction, receipt or log. The same block, item and finality give the same bytes
+    everywhere."""
+    block, finality = found.block, found.finality
+    body: dict[str, object] = {
+        "format": FORMAT,
+        "kind": kind,
+        "chainKey": str(chain.key),
+        "chainId": str(block.chain_id),
+        "blockNumber": block.height,
+        "blockHash": to_hex(block.block_hash),
+        "headerRlp": to_hex(block.header_rlp),
+        "finality": {"level": finality.level.value, "by": finality.by, "sources": finality.sources},
+        "transactionHash": to_hex(block.transaction_hash(tx_index)),
+    }
+    if kind != TRANSACTION:
+        body["transactionHashBy"] = transaction_hash_by(block)
+    body |= {
+        "transactionIndex": tx_index,
+        "root": to_hex(proof.root),
+        "key": to_hex(proof.key),
+        "value": to_hex(proof.value),
+        "nodes": [to_hex(node) for node in proof.nodes],
+    }
+    if log is not None:
+        body["log"] = {
+            "address": to_hex(log.address),
+            "topics": [to_hex(topic) for topic in log.topics],
+            "data": to_hex(log.data),
+            "indexInReceipt": log.index_in_receipt,
+            "indexInBlock": log.index_in_block,
+            "rlp": to_hex(log.rlp),
+        }
+    return orjson.dumps(body)
+
+
+def transaction_hash_by(block: ProvableBlock) -> str:
+    """On whose word a receipt belongs to a transaction hash: the rebuilt trie of transactions, or only the node that
+    was asked."""
+    return "transactions-root" if block.transactions_verdict is Verdict.PROVEN else "rpc"
+
+
+def usc_body(
+    chain: ChainFloor, found: FoundBlock, tx_index: int, leaf: LeafProof, continuity: CutContinuity, *, cached: bool
+) -> bytes:
+    """A usc proof of one transaction, in the reference server's shape."""
+    block = found.block
+    return orjson.dumps(
+        {
+            "chainKey": chain.key,
+            "headerNumber": block.height,
+            "txIndex": tx_index,
+            "txHash": to_hex(block.transaction_hash(tx_index)),
+            "txBytes": to_hex(leaf.leaf),
+            "continuityProof": {
+                "lowerEndpointDigest": to_hex(continuity.proof.lower_endpoint_digest),
+                "roots": [to_hex(root) for root in continuity.proof.roots],
+            },
+            "merkleProof": {
+                "root": to_hex(leaf.root),
+                "siblings": [{"hash": to_hex(hash_), "isLeft": is_left} for hash_, is_left in leaf.siblings],
+            },
+            "cached": cached,
+            "generatedAt": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        }
+    )

@@ -1,0 +1,70 @@
+"""Settings -> ASGI application: the layers in their order, the routes, and a lifespan that opens the house.
+
+Layers, outermost first: request id and log; CORS; probes and metrics; HTTP metrics; errors and sizes; chain check;
+methods; the routes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib.metadata import PackageNotFoundError, version
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.types import ASGIApp
+
+from app.api import chains, docs, health, native, problems, usc
+from app.api.cors import Cors
+from app.api.crossing import ChainCheck, Signpost
+from app.api.guard import Guard
+from app.api.lobby import Lobby
+from app.api.observe import Bypass, HttpMetrics, Observe
+from app.api.visit import RouteTable
+from app.settings import Settings
+
+_DESCRIPTION = (
+    "Inclusion proofs of EVM transactions, receipts and logs, each checked by an independent verifier before it leaves."
+)
+
+
+def create_app(settings: Settings, open_house: Callable[[Settings], AbstractAsyncContextManager[Lobby]]) -> ASGIApp:
+    """The whole application. Nothing is opened before the server starts its lifespan."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Lobby]]:
+        async with open_house(settings) as house:
+            house.metrics.register_routes(
+                (method, sign.template) for sign in table.signs for method in sorted(sign.methods)
+            )
+            yield {"house": house}
+
+    routes = FastAPI(
+        title="Copath",
+        version=_version(),
+        description=_DESCRIPTION,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=lifespan,
+        # Admission stands between the chain check and the methods, compression behind it.
+        middleware=[Middleware(Guard), Middleware(ChainCheck), Middleware(Signpost)],
+        exception_handlers={
+            HTTPException: problems.answer_http_exception,
+            RequestValidationError: problems.answer_validation_error,
+        },
+    )
+    for door in (usc, native, chains, health, docs):
+        door.add_routes(routes)
+    table = RouteTable(routes.routes)
+    return Observe(Cors(Bypass(HttpMetrics(routes), direct=routes), settings.cors.allow_origins), table)
+
+
+def _version() -> str:
+    try:
+        return version("copath")
+    except PackageNotFoundError:  # run from a source tree that was not installed
+        return "unknown"
