@@ -33,7 +33,7 @@ def from_hex_exact(text: str, size_bytes: int) -> bytes:
     return data
 
 
-def parse_quantity(value: str | int | bool | None) -> int:
+def parse_quantity(value: object) -> int:
     """The number that a node means: 0x-hex (`0x` alone is zero; leading zeros and upper case allowed), a decimal
     string, a JSON integer or a JSON boolean. Raises ValueError for what is none of these, and for negative numbers.
 
@@ -53,6 +53,8 @@ def parse_quantity(value: str | int | bool | None) -> int:
         return int(value)
     if value is None:
         raise ValueError("a quantity is missing")
+    if not isinstance(value, int):  # whatever else JSON can hold, for fields that are read untyped
+        raise ValueError("not a quantity")  # noqa: TRY004  # broken data, not a broken caller
     if value < 0:
         raise ValueError("a negative quantity")
     return int(value)
