@@ -1,0 +1,128 @@
+"""The configuration file: YAML without surprises, `${VAR}` replaced, another server's files understood."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path as FilePath
+from typing import Any
+
+import yaml
+
+from app.settings.errors import SettingsError
+from app.settings.tree import Tree
+
+_VARIABLE = re.compile(r"\$(\$)?\{([^}]*)\}?")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+# Keys of the reference server's file that have no meaning here. They are let pass, so that its files load unchanged.
+_FOREIGN_TOP = {
+    "cc3_key": "nothing is signed here",
+    "indexer_url": "no indexer is read",
+}
+_FOREIGN_CHAIN = {
+    "archiver_url": "archivers are not read",
+    "block_confirmation_depth": "finality says when a height counts as final",
+}
+_FOREIGN_CACHE = {
+    "block_cache_capacity": "cache.merkle_max_bytes bounds what is kept",
+    "checkpoint_cache_max_entries": "anchors are kept by their source",
+}
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which a key stands once: the standard loader takes the last of two in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(None, None, "a key stands twice", key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def read_document(path: str, environ: Mapping[str, str], warn: Callable[[str], None]) -> Tree:
+    """The file as a tree. Raises SettingsError; `warn` hears of every key that is let pass without effect."""
+    try:
+        text = FilePath(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise SettingsError(f"{path}: is not UTF-8 text") from None
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
+    try:
+        document = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader with one check more
+    except yaml.YAMLError as error:
+        # The parser's own text quotes the line, which may hold a secret.
+        mark = getattr(error, "problem_mark", None)
+        where = f" (line {mark.line + 1})" if mark is not None else ""
+        what = "a key stands twice" if getattr(error, "problem", "") == "a key stands twice" else "is not valid YAML"
+        raise SettingsError(f"{path}: {what}{where}") from None
+    if document is None:
+        document = {}
+    if not isinstance(document, dict):
+        raise SettingsError(f"{path}: must be a mapping of settings")
+    tree = Tree(path, _substituted(document, environ, path, ""))
+    _key_the_chains(tree)
+    _drop_foreign_keys(tree, warn)
+    return tree
+
+
+def _substituted(value: Any, environ: Mapping[str, str], source: str, where: str) -> Any:
+    """The value with `${VAR}` replaced in every string; `$${` stands for `${` itself."""
+    if isinstance(value, dict):
+        inner = f"{where}." if where else ""
+        return {str(key): _substituted(child, environ, source, f"{inner}{key}") for key, child in value.items()}
+    if isinstance(value, list):
+        return [_substituted(child, environ, source, f"{where}[{index}]") for index, child in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+
+    def replacement(match: re.Match[str]) -> str:
+        if match[1]:
+            return match[0][1:]
+        name = match[2]
+        if not match[0].endswith("}") or not _VARIABLE_NAME.fullmatch(name):
+            raise SettingsError(f"{source}: {where}: a ${{...}} must hold the name of an environment variable")
+        if name not in environ:
+            raise SettingsError(f"{source}: {where}: the environment has no variable {name}")
+        return environ[name]
+
+    return _VARIABLE.sub(replacement, value)
+
+
+def _key_the_chains(tree: Tree) -> None:
+    """Turn the list of chains into a mapping by chain key."""
+    listed = tree.values.pop("chains", None)
+    if listed is None:
+        return
+    if not isinstance(listed, list):
+        raise SettingsError(f"{tree.source}: chains: must be a list")
+    chains: dict[str, Any] = {}
+    for index, chain in enumerate(listed):
+        if not isinstance(chain, dict):
+            raise SettingsError(f"{tree.source}: chains[{index}]: must be a mapping")
+        key = chain.get("chain_key")
+        if key is None:
+            raise SettingsError(f"{tree.source}: chains[{index}].chain_key: is missing")
+        spelt = str(key).strip()
+        spelt = str(int(spelt)) if spelt.isascii() and spelt.isdigit() else spelt
+        if spelt in chains:
+            raise SettingsError(f"{tree.source}: chains[{index}].chain_key: is the key of an earlier chain too")
+        chains[spelt] = chain
+    tree.values["chains"] = chains
+
+
+def _drop_foreign_keys(tree: Tree, warn: Callable[[str], None]) -> None:
+    def drop(at: object, foreign: Mapping[str, str], prefix: str) -> None:
+        if isinstance(at, dict):
+            for key in [key for key in foreign if key in at]:
+                del at[key]
+                warn(f"{tree.source}: {prefix}{key} has no effect here: {foreign[key]}")
+
+    drop(tree.values, _FOREIGN_TOP, "")
+    for key in tree.chain_keys:
+        chain = tree.values["chains"][key]
+        drop(chain, _FOREIGN_CHAIN, f"chains[chain_key {key}].")
+        drop(chain.get("cache"), _FOREIGN_CACHE, f"chains[chain_key {key}].cache.")

@@ -1,0 +1,139 @@
+"""The kinds of values that settings have, each with its check.
+
+No message repeats a value: it may be a secret in the wrong place.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import re
+from decimal import Decimal
+from typing import Annotated, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+_Number = TypeVar("_Number", int, float)
+
+_NAME = re.compile(r"[a-z][a-z0-9-]*", re.ASCII)
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", re.ASCII)
+_SIZE_UNITS = {
+    "": 1,
+    "b": 1,
+    **{unit + "b": 1000**power for power, unit in enumerate("kmgt", start=1)},
+    **{unit + "ib": 1024**power for power, unit in enumerate("kmgt", start=1)},
+}
+_LARGEST = 2**63 - 1
+
+
+def no_boolean(value: object) -> object:
+    """Numbers only: pydantic would take `true` for 1."""
+    if isinstance(value, bool):
+        raise ValueError("must be a number, not a boolean")  # noqa: TRY004 - pydantic lets a TypeError escape
+    return value
+
+
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise ValueError("must be a finite number")
+    return value
+
+
+def _not_below_zero(value: _Number) -> _Number:
+    if value < 0:
+        raise ValueError("must not be below 0")
+    return value
+
+
+def _above_zero(value: _Number) -> _Number:
+    if value <= 0:
+        raise ValueError("must be above 0")
+    return value
+
+
+def switch_word(value: object) -> object:
+    """YAML 1.1 reads the words off and on as booleans."""
+    return {False: "off", True: "on"}[value] if isinstance(value, bool) else value
+
+
+def parse_size(value: object) -> int:
+    """Bytes of `268435456`, "256MiB" (binary, 1024 * 1024) or "768MB" (decimal, 1000 * 1000), in any case."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = _SIZE.fullmatch(value.strip().lower()) if isinstance(value, str) else None
+    unit = _SIZE_UNITS.get(match[2]) if match else None
+    if match is None or unit is None:
+        raise ValueError("must be a number of bytes or a size such as 256MiB or 768MB")
+    size_bytes = Decimal(match[1]) * unit
+    if size_bytes != int(size_bytes):
+        raise ValueError("must come to a whole number of bytes")
+    return int(size_bytes)
+
+
+def _trimmed(value: object) -> object:
+    return value.strip() if isinstance(value, str) else value
+
+
+def _name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError("must be lower-case letters, digits and hyphens, a letter first")
+    return value
+
+
+def _network_url(*schemes: str) -> AfterValidator:
+    def check(url: str) -> str:
+        try:
+            parts = urlsplit(url)
+            host, _ = parts.hostname, parts.port
+        except ValueError:
+            raise ValueError("is not a URL") from None
+        if parts.scheme not in schemes:
+            hint = " (subscriptions over ws:// are not served yet)" if parts.scheme in ("ws", "wss") else ""
+            raise ValueError(f"must begin with {' or '.join(f'{scheme}://' for scheme in schemes)}{hint}")
+        if not host:
+            raise ValueError("names no host")
+        return url
+
+    return AfterValidator(check)
+
+
+def _prefixed(*prefixes: str) -> AfterValidator:
+    def check(url: str) -> str:
+        if not any(url.startswith(prefix) and len(url) > len(prefix) for prefix in prefixes):
+            raise ValueError(f"must begin with {' or '.join(prefixes)} and name a place")
+        return url
+
+    return AfterValidator(check)
+
+
+def _origin(value: str) -> str:
+    parts = urlsplit(value)
+    if value != "*" and (parts.scheme not in ("http", "https") or f"{parts.scheme}://{parts.netloc}" != value):
+        raise ValueError('must be "*" or an origin such as https://example.org, without a path')
+    return value
+
+
+def _network(value: str) -> str:
+    try:
+        return str(ipaddress.ip_network(value, strict=False))
+    except ValueError:
+        raise ValueError("must be an address or a network such as 10.0.0.0/8") from None
+
+
+Count = Annotated[int, BeforeValidator(no_boolean), AfterValidator(_above_zero), Field(le=_LARGEST)]
+Height = Annotated[int, BeforeValidator(no_boolean), AfterValidator(_not_below_zero), Field(le=_LARGEST)]
+Seconds = Annotated[float, BeforeValidator(no_boolean), AfterValidator(_finite), AfterValidator(_above_zero)]
+SecondsOrZero = Annotated[float, BeforeValidator(no_boolean), AfterValidator(_finite), AfterValidator(_not_below_zero)]
+Rate = Seconds
+Price = SecondsOrZero
+Size = Annotated[int, BeforeValidator(parse_size), AfterValidator(_above_zero), Field(le=_LARGEST)]
+Name = Annotated[str, AfterValidator(_name)]
+File = Annotated[str, Field(min_length=1)]
+Origin = Annotated[str, BeforeValidator(_trimmed), AfterValidator(_origin)]
+Network = Annotated[str, BeforeValidator(_trimmed), AfterValidator(_network)]
+# demo://NAME names a chain whose blocks are shipped with the program.
+UpstreamUrl = Annotated[str, BeforeValidator(_trimmed), _network_url("http", "https", "demo")]
+AnchorUrl = Annotated[str, BeforeValidator(_trimmed), _network_url("http", "https", "ws", "wss")]
+DatabaseUrl = Annotated[str, BeforeValidator(_trimmed), _prefixed("sqlite+aiosqlite://", "postgresql+asyncpg://")]
+BlockStoreUrl = Annotated[str, BeforeValidator(_trimmed), _prefixed("file:", "s3://", "gs://", "az://")]

@@ -1,0 +1,111 @@
+"""What the environment and the command line lay over the file."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from app.settings.errors import SettingsError
+from app.settings.shape import all_paths, annotation_at, is_list, unknown_key
+from app.settings.tree import Path, Tree, dotted
+
+PREFIX = "COPATH_"
+
+# Names that dashboards and deployments of the reference server already set. The COPATH_ name of the same setting wins.
+_COMPAT: Mapping[str, Path] = {
+    "MAX_IN_FLIGHT_REQUESTS": ("admission", "max_in_flight_requests"),
+    "MAX_IN_FLIGHT_PER_CHAIN": ("admission", "max_in_flight_per_chain"),
+    "REQUEST_TIMEOUT_SECS": ("admission", "request_timeout_secs"),
+    "MAX_BATCH_SIZE": ("max_batch_size",),
+    "MAX_BATCH_SPAN": ("max_batch_span",),
+}
+CONFIG_VARIABLES = ("COPATH_CONFIG", "PROOF_GEN_CONFIG_FILE")
+_ANCHOR_NODE = "CC3_RPC_URL"
+
+# Not ours although the prefix is: Kubernetes describes every Service to every container of its namespace in variables of
+# these forms (a Service called copath, or copath-postgres), and the test suite has a switch of its own.
+_NOT_SETTINGS = re.compile(
+    r"COPATH_TESTS_.*|COPATH_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+)
+
+
+def apply_environment(tree: Tree, environ: Mapping[str, str]) -> None:
+    """Lay the variables over the tree. An empty variable is no variable. Raises SettingsError for one that names no setting."""
+    for name, path in _COMPAT.items():
+        if environ.get(name, "").strip():
+            tree.put(path, environ[name].strip(), name)
+    for name in sorted(environ):
+        if not name.startswith(PREFIX) or name in CONFIG_VARIABLES or not environ[name].strip():
+            continue
+        path = tuple(part.lower() for part in name.removeprefix(PREFIX).split("__"))
+        if path not in _TOP_LEVEL and _NOT_SETTINGS.fullmatch(name):
+            continue
+        put_text(tree, path, environ[name].strip(), name)
+    _select_creditcoin_anchors(tree, environ.get(_ANCHOR_NODE, "").strip())
+
+
+_TOP_LEVEL = frozenset(path for path in all_paths() if len(path) == 1)
+
+
+def apply_flags(tree: Tree, flags: Mapping[str, object]) -> None:
+    """Lay command line options over the tree: dotted paths ("logging.level", "chains.1.name"), or `eth_rpc_url` and
+    `chain_key` for a server with one chain. An option that is None was not given."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    url, key = given.pop("eth_rpc_url", None), given.pop("chain_key", None)
+    if key is not None or url is not None:
+        key = key if key is not None else _only_chain(tree)
+        tree.put(("chains", str(key), "chain_key"), key, "option --chain-key")
+    if url is not None:
+        tree.put(("chains", str(key), "eth_rpc_url"), url, "option --eth-rpc-url")
+    for name, value in given.items():
+        put_text(tree, tuple(name.split(".")), value, f"option {name}")
+
+
+def put_text(tree: Tree, path: Path, value: object, origin: str) -> None:
+    """Set what was written in one line of text, where it stands for a value of another kind. Raises SettingsError when there
+    is no such key."""
+    try:
+        annotation = annotation_at(path)
+    except KeyError as error:
+        key, model = error.args
+        raise SettingsError(f"{origin}: {dotted(path)}: {unknown_key(key, model)}") from None
+    if path[:1] == ("chains",) and not (len(path) > 2 and path[1].isascii() and path[1].isdigit()):
+        raise SettingsError(f"{origin}: a chain is named by its key, as in {PREFIX}CHAINS__1__ETH_RPC_URL")
+    if path[:1] == ("chains",):
+        path = ("chains", str(int(path[1])), *path[2:])
+    if isinstance(value, str):
+        value = None if value.lower() == "null" else _listed(value, path, origin) if is_list(annotation) else value
+    tree.put(path, value, origin)
+
+
+def _listed(text: str, path: Path, origin: str) -> Any:
+    if not text.startswith("["):
+        return [item.strip() for item in text.split(",")]
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise SettingsError(
+            f"{origin}: {dotted(path)}: must be a JSON list, or items with commas between them"
+        ) from None
+
+
+def _only_chain(tree: Tree) -> object:
+    match tree.chain_keys:
+        case []:
+            return 1
+        case [key]:
+            return key
+    raise SettingsError("option --eth-rpc-url: give --chain-key too: more than one chain is configured")
+
+
+def _select_creditcoin_anchors(tree: Tree, url: str) -> None:
+    """`CC3_RPC_URL` says where Creditcoin's anchors are read, for every chain that names no other source."""
+    for key in tree.chain_keys if url else ():
+        anchors = ("chains", key, "anchors")
+        if tree.get((*anchors, "source")) in (None, "creditcoin") and not any(
+            tree.get((*anchors, name)) for name in ("url", "url_file")
+        ):
+            tree.put((*anchors, "source"), "creditcoin", _ANCHOR_NODE)
+            tree.put((*anchors, "url"), url, _ANCHOR_NODE)
