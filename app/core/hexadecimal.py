@@ -44,10 +44,13 @@ def parse_quantity(value: object) -> int:
         if value[:2] in _PREFIXES:
             if not digits:
                 return 0
-            # int() would also take signs, underscores, white space and the digits of other scripts.
-            if not (digits.isalnum() and digits.isascii()):
+            # int() would also take signs, underscores, white space, a second prefix and the digits of other scripts.
+            if not (digits.isalnum() and digits.isascii()) or digits[:2] in _PREFIXES:
                 raise ValueError("not a hex quantity")
-            return int(digits, 16)
+            try:
+                return int(digits, 16)
+            except ValueError:
+                raise ValueError("not a hex quantity") from None  # int() would quote what the node sent
         if not (value.isdigit() and value.isascii()):
             raise ValueError("not a quantity")
         return int(value)
