@@ -124,7 +124,7 @@ def _transaction(raw: bytes, sender: bytes) -> Record:
     if "yParity" in told:
         told["v"] = told["yParity"]
     if tx_type == 0x7E:
-        told |= {"nonce": "0x0", "v": "0x0", "r": "0x0", "s": "0x0", "gasPrice": "0x0"}
+        told |= {"v": "0x0", "r": "0x0", "s": "0x0", "gasPrice": "0x0"}
     return told
 
 
@@ -163,7 +163,8 @@ def make_block(height: int, parent_hash: bytes, sent: Sequence[Sent], **header: 
             "logs": [],
         }
         if told["type"] == "0x7e":  # after Canyon
-            receipt |= {"depositNonce": hex(7 + index), "depositReceiptVersion": "0x1"}
+            told["nonce"] = hex(7 + index)
+            receipt |= {"depositNonce": told["nonce"], "depositReceiptVersion": "0x1"}
             fields += [7 + index, 1]
         for address, topics, data in one.outcome.logs:
             receipt["logs"].append(

@@ -37,7 +37,8 @@ class RecordedChain:
     """The blocks of one chain. Everything that was asked is in `calls`; requests against the spelling rules of the
     execution APIs, and block data asked for by tag, are in `violations`."""
 
-    def __init__(self, chain_id: int, records: Iterable[Record]) -> None:
+    def __init__(self, chain_id: int, records: Iterable[Record], heights: Iterable[int] | None = None) -> None:
+        """`heights` says where the blocks are, whatever they say themselves: for blocks that lie about it."""
         self.chain_id = chain_id
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
         self.violations: list[str] = []
@@ -52,20 +53,24 @@ class RecordedChain:
         self._canonical: dict[int, str] = {}
         self._positions: dict[str, tuple[str, int]] = {}
         self._lock = threading.Lock()
-        for record in records:
-            self.add(record)
+        if heights is None:
+            for record in records:
+                self.add(record)
+        else:
+            for record, height in zip(records, heights, strict=True):
+                self.add(record, height)
 
-    def add(self, record: Record) -> None:
+    def add(self, record: Record, height: int | None = None) -> None:
         """Puts a block on the chain: the newest one given for a height is the canonical one."""
         block, receipts = record["block"], record["receipts"]
-        name = block["hash"].lower()
+        name = str(block["hash"]).lower()
         self._records[name] = record
         self._blocks[name] = json.dumps(block).encode()
         self._receipts[name] = _NULL if receipts is None else json.dumps(receipts).encode()
-        self._canonical[_integer(block["number"])] = name
+        self._canonical[_integer(block["number"]) if height is None else height] = name
         for index, transaction in enumerate(block.get("transactions") or []):
-            tx_hash = transaction if isinstance(transaction, str) else transaction["hash"]
-            self._positions[tx_hash.lower()] = (name, index)
+            tx_hash = transaction["hash"] if isinstance(transaction, dict) else transaction
+            self._positions[str(tx_hash).lower()] = (name, index)
         for index, receipt in enumerate(receipts or []):
             self._positions.setdefault(receipt["transactionHash"].lower(), (name, index))
 
