@@ -1,8 +1,8 @@
 """How many blocks of one chain may be filled at once, and whose turn it is.
 
 A fill needs a permit. Permits are shared by two classes: fills that a request waits for, and the backfill of gaps.
-Everything here is synchronous and knows no clock: each method takes `now` (monotonic seconds), decides, and returns what
-its caller must do next: whom to wake with a permit and whom to send away. `app/chain/permits.py` is the async face.
+Everything here is synchronous and knows no clock: each method takes `now` (monotonic seconds), decides, and returns
+what its caller must do next: whom to wake with a permit, whom to send away. `app/chain/permits.py` is the async face.
 
     P1  running <= limit, and running backfill <= limit - reserve; once lowered, nothing starts until that holds again
     P2  a request waits only while no permit is free
@@ -120,9 +120,9 @@ class _Line:
 class FillBudget:
     """Permits for the fills of one chain.
 
-    Requires limit >= 1, 0 <= reserve < limit, max_queued >= 0. `reserve` permits are never given to backfill; the default
-    is a quarter of the limit, at least one, and none when there is a single permit. `max_queued` bounds waiting requests;
-    backfill, which is bounded by its own worker, may wait up to the limit.
+    Requires limit >= 1, 0 <= reserve < limit, max_queued >= 0. `reserve` permits are never given to backfill; the
+    default is a quarter of the limit, at least one, and none when there is a single permit. `max_queued` bounds waiting
+    requests; backfill, which is bounded by its own worker, may wait up to the limit.
     """
 
     def __init__(self, limit: int, *, reserve: int | None = None, max_queued: int = 64) -> None:
@@ -177,10 +177,10 @@ class FillBudget:
         if cutoff is not None and cutoff <= now:
             return Refused(Refusal.WAIT_TIMEOUT)
         ticket = Ticket(priority, cutoff, consumer)
-        line = self._lines[priority]
-        if not line and self._may_start(priority):
+        if self._may_start(priority):  # then nobody of this class waits, and no request does: see `_assign`
             self._start(ticket)
             return Granted(ticket)
+        line = self._lines[priority]
         if len(line) >= (self._max_queued if priority is Priority.REQUEST else self._limit):
             return Refused(Refusal.QUEUE_FULL)
         line.join(ticket)
@@ -248,14 +248,17 @@ class FillBudget:
             return False
         if priority is Priority.REQUEST:
             return True
-        return not self._lines[Priority.REQUEST] and self.running(Priority.BACKFILL) < self._limit - self.reserve
+        return self.running(Priority.BACKFILL) < self._limit - self.reserve
 
     def _start(self, ticket: Ticket) -> None:
         ticket.state = TicketState.RUNNING
         self._running[ticket.priority].add(ticket)
 
     def _assign(self, now: float) -> Changes:
-        """Every change ends here: requests first, then backfill, as far as permits go. Who is too late is not started."""
+        """Every change ends here: requests first, then backfill, as far as permits go. Who is late is not started.
+
+        Afterwards nobody waits who could start, so requests wait only while no permit is free: that is P2 and P3.
+        """
         granted: list[Ticket] = []
         refused: list[Ticket] = []
         for priority in (Priority.REQUEST, Priority.BACKFILL):

@@ -1,0 +1,166 @@
+"""The asynchronous face of the fill budget: waiting for a permit, holding it, giving it back.
+
+`core.budget` decides; this module only carries its decisions to the tasks that wait. A waiter's cutoff is a timer that
+asks the budget, never a cancellation, so a grant and a timeout cannot both happen. A cancelled waiter withdraws its
+claim even when the permit was granted in the same turn of the loop: no permit and no wake-up is lost (P4).
+
+    async with permits.hold(Priority.REQUEST, cutoff=deadline - 0.5) as permit:
+        bodies = await fetch()
+        async with permit.given_back():     # P6: who sleeps holds nothing
+            await back_off()
+        await build(bodies)                 # returns only when the work has ended, so the permit follows the work (F7)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from app.core.budget import Changes, FillBudget, Granted, Priority, Refusal, Refused, Ticket
+from app.core.errors import ChainOverloaded
+
+if TYPE_CHECKING:
+    from app.chain.ports import Clock
+
+_WORDS = {
+    Refusal.QUEUE_FULL: "too many fills wait on this chain; retry with back-off",
+    Refusal.WAIT_TIMEOUT: "no fill of this chain could start in time; retry with back-off",
+}
+
+
+def refusal(reason: Refusal) -> ChainOverloaded:
+    """The error of a fill that may not start."""
+    return ChainOverloaded(_WORDS[reason], reason=reason.value, phase="fill_queue")
+
+
+class Permits:
+    """The permits of one chain. Belongs to one event loop; all its fields are changed between awaits only.
+
+    `on_wait(priority, waited_s)`, when given, hears how long each granted permit was waited for, refusals excluded.
+    """
+
+    def __init__(
+        self, budget: FillBudget, clock: Clock, *, on_wait: Callable[[Priority, float], None] | None = None
+    ) -> None:
+        self.budget = budget
+        self.clock = clock
+        self.refused: Counter[Refusal] = Counter(dict.fromkeys(Refusal, 0))
+        self._on_wait = on_wait
+        self._wakers: dict[Ticket, asyncio.Future[bool]] = {}
+
+    def __repr__(self) -> str:
+        return repr(self.budget).replace("FillBudget", "Permits")
+
+    def hold(
+        self, priority: Priority = Priority.REQUEST, *, cutoff: float | None = None, consumer: str | None = None
+    ) -> Permit:
+        """A permit to be acquired, by `async with` or by `acquire`; never granted at or after `cutoff` (clock's time)."""
+        return Permit(self, priority, cutoff, consumer)
+
+    def set_limit(self, limit: int) -> None:
+        """Changes the number of permits. Raising it wakes waiters; lowering it takes effect as permits come back (P5)."""
+        self._carry(self.budget.set_limit(limit, self.clock.now()))
+
+    # --- for Permit -------------------------------------------------------------------------------------------------
+
+    async def _acquire(self, permit: Permit) -> None:
+        asked_at = self.clock.now()
+        decision = self.budget.request(asked_at, permit.priority, cutoff=permit.cutoff, consumer=permit.consumer)
+        if isinstance(decision, Refused):
+            raise self._refuse(decision.reason)
+        ticket = permit.ticket = decision.ticket
+        if not isinstance(decision, Granted):
+            loop = asyncio.get_running_loop()
+            waker = self._wakers[ticket] = loop.create_future()
+            timer = None
+            if ticket.cutoff is not None:
+                timer = loop.call_later(ticket.cutoff - asked_at, self._expire, ticket.cutoff)
+            try:
+                granted = await waker
+            except BaseException:
+                permit.ticket = None
+                self._carry(self.budget.cancel(ticket, self.clock.now()))
+                raise
+            finally:
+                del self._wakers[ticket]
+                if timer is not None:
+                    timer.cancel()
+            if not granted:
+                permit.ticket = None
+                raise self._refuse(Refusal.WAIT_TIMEOUT)
+        if self._on_wait is not None:
+            self._on_wait(ticket.priority, self.clock.now() - asked_at)
+
+    def _expire(self, cutoff: float) -> None:
+        # The loop's timer may ring a moment before the clock says so; the waiter must not be left without one.
+        self._carry(self.budget.expire(max(cutoff, self.clock.now())))
+
+    def _refuse(self, reason: Refusal) -> ChainOverloaded:
+        self.refused[reason] += 1
+        return refusal(reason)
+
+    def _carry(self, changes: Changes) -> None:
+        for tickets, granted in ((changes.granted, True), (changes.refused, False)):
+            for ticket in tickets:
+                waker = self._wakers[ticket]
+                if not waker.done():  # done: its task is being cancelled and gives the ticket back when it runs
+                    waker.set_result(granted)
+
+
+class Permit:
+    """One permit, held by whoever acquired it until it is released, whatever becomes of those who wait for its work.
+
+    Owned by one task, except for `promote`, which anybody may call at any time.
+    """
+
+    __slots__ = ("_permits", "consumer", "cutoff", "priority", "ticket")
+
+    def __init__(self, permits: Permits, priority: Priority, cutoff: float | None, consumer: str | None) -> None:
+        self._permits = permits
+        self.priority = priority
+        self.cutoff = cutoff
+        self.consumer = consumer
+        self.ticket: Ticket | None = None
+
+    async def acquire(self) -> None:
+        """Waits for the permit. Raises `ChainOverloaded` with `reason` `fill_queue_full` or `fill_wait_timeout`."""
+        if self.ticket is not None:
+            raise RuntimeError("this permit is held or waited for already")
+        await self._permits._acquire(self)
+
+    def release(self) -> None:
+        """Gives the permit back; RuntimeError when it is not held."""
+        ticket, self.ticket = self.ticket, None
+        if ticket is None:
+            raise RuntimeError("this permit is not held")
+        self._permits._carry(self._permits.budget.release(ticket, self._permits.clock.now()))
+
+    def promote(self) -> None:
+        """A request joined a backfill fill: the permit counts as a request's, now or when it will be acquired."""
+        self.priority = Priority.REQUEST
+        if self.ticket is not None:
+            self._permits._carry(self._permits.budget.promote(self.ticket, self._permits.clock.now()))
+
+    @asynccontextmanager
+    async def given_back(self) -> AsyncIterator[None]:
+        """Inside, the permit is not held: for sleeps between attempts (P6). Afterwards it is waited for again.
+
+        When the inside raises, or when no permit is to be had again, the permit stays given back and the error goes on.
+        """
+        self.release()
+        yield
+        await self.acquire()
+
+    async def __aenter__(self) -> Self:
+        await self.acquire()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.ticket is not None:
+            self.release()
