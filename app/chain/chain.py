@@ -1,0 +1,424 @@
+"""One chain, alive: what is asked of it, answered from checked blocks only.
+
+    block(ref)         settled and canonical? -> at once.  In flight? -> joined.  Neither -> a fill, owned by this chain
+    transaction(hash)  position known? -> as above.  Else the upstream is asked, and believed once the block was rebuilt
+
+A finalized height keeps its hash, so a pin on it is final too. Below the finalized height nothing is asked twice; above it, the
+canonical hash is asked for again on every request: one light call, shared by all who ask at the same moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from app.core.blocks import BlockBodies, BlockName, BlockRef, Position
+from app.core.budget import FillBudget, Priority
+from app.core.continuity import ContinuityProof, cut, not_ready
+from app.core.errors import (
+    AttestationsMissing,
+    BlockBeforeOrAtGenesis,
+    BlockNotOnSourceChain,
+    InconsistentSource,
+    NotFinalized,
+    ProofError,
+    TxHashNotFound,
+    UnsupportedBlockFormat,
+)
+from app.core.finality import Finality, Level
+from app.core.hexadecimal import to_hex
+from app.core.provable_block import BuildRequest, ProvableBlock, Verdict
+from app.metrics import Metrics
+
+from .cache import BlockCache
+from .flight import Fill, Flights
+from .head import FinalityRule, HeadTracker
+from .permits import Permits
+from .ports import Anchors, Builder, Clock, Upstream
+from .supervision import Loop, supervise
+
+log = logging.getLogger(__name__)
+
+REPLACED_TRIES = 3
+"""How often a transaction's position is looked up again when a reorg moved it while its block was filled."""
+
+NEAR_HEAD_BLOCKS = 16
+"""A height this little above the head seen last may exist by now: the head is asked for once more before the answer is no."""
+
+HEAD_FRESH_S = 0.25
+"""A head seen this lately is not asked for again on behalf of a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChainRules:
+    """What the configuration says of one chain, as plain values. Sizes in bytes, times in seconds."""
+
+    key: int
+    name: str
+    chain_id: int | None
+    family: str
+    anchor_source: str = "none"
+    finality: FinalityRule = FinalityRule()
+    max_fills: int = 16
+    max_queued_fills: int = 64
+    cache_bytes: int = 256 * 2**20
+    fill_deadline_s: float = 120.0
+    min_useful_s: float = 0.5
+    head_interval_s: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A checked block, how final it is, and whether it was at hand. `index` is set when it was found by transaction hash."""
+
+    block: ProvableBlock
+    finality: Finality
+    cached: bool
+    index: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Continuity:
+    """A continuity proof, and the anchor that it ends in."""
+
+    proof: ContinuityProof
+    upper_height: int
+    upper_digest: bytes
+
+
+class Chain:
+    """Owns its flights, its caches, its head and its loops. `run` is the whole of its background work."""
+
+    def __init__(
+        self,
+        rules: ChainRules,
+        upstream: Upstream,
+        builder: Builder,
+        anchors: Anchors | None,
+        metrics: Metrics,
+        clock: Clock,
+        *,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._rules = rules
+        self._upstream = upstream
+        self._builder = builder
+        self.anchors = anchors
+        self._metrics = metrics
+        self._clock = clock
+        self.key = rules.key
+        self.name = rules.name
+        self.family = rules.family
+        self.anchor_source = rules.anchor_source
+        self.head = HeadTracker(
+            upstream,
+            rules.finality,
+            clock,
+            on_reorg=self._on_reorg,
+            on_progress=self._on_head,
+            interval_s=rules.head_interval_s,
+        )
+        self.cache = BlockCache(rules.cache_bytes)
+        self.permits = Permits(FillBudget(rules.max_fills, max_queued=rules.max_queued_fills), clock)
+        self._flights = Flights(clock, jitter=jitter)
+        self._head_moved = asyncio.Event()
+        self._anchoring_error: str | None = None
+        self.loops = (Loop(f"head:{self.name}"), Loop(f"anchors:{self.name}"))
+
+    def __repr__(self) -> str:
+        return f"<Chain {self.name} key={self.key} {self.head!r} {self.permits!r} {self.cache!r}>"
+
+    # --- what is known without asking anybody -----------------------------------------------------------------------
+
+    @property
+    def chain_id(self) -> int | None:
+        """As configured, or as the upstream proved; None while neither is known."""
+        return self._rules.chain_id if self._rules.chain_id is not None else self._upstream.known_chain_id
+
+    @property
+    def attested_height(self) -> int | None:
+        """The newest anchored height; None without anchors, or before the first."""
+        return None if self.anchors is None else self.anchors.attested_height
+
+    @property
+    def servable(self) -> bool:
+        """Whether this chain can answer anything now: its upstream was heard lately, or blocks are at hand."""
+        return (not self.head.stale and self.chain_id is not None) or self.cache.entries > 0
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it is not, or not fully, servable. Stable words: no figures, no addresses."""
+        found = []
+        if self.chain_id is None:
+            found.append("chain id not known yet")
+        if self.head.observed_at is None:
+            found.append("no head seen yet")
+        elif self.head.stale:
+            found.append("head is stale")
+        found += [f"background loop {loop.name} is down" for loop in self.loops if not loop.up]
+        return tuple(found)
+
+    def status(self) -> dict[str, object]:
+        """What a listing says of this chain. No addresses."""
+        heads = self.head.heads
+        return {
+            "chainKey": self.key,
+            "name": self.name,
+            "chainId": None if self.chain_id is None else str(self.chain_id),
+            "family": self.family,
+            "kinds": ["transaction", "receipt", "log", *(["usc"] if self.anchors is not None else [])],
+            "head": heads.head,
+            "safe": heads.safe,
+            "finalized": heads.finalized,
+            "finalityBy": heads.by,
+            "headAgeSeconds": None if self.head.age_s is None else round(self.head.age_s, 1),
+            "anchors": {
+                "source": self.anchor_source,
+                "genesis": None if self.anchors is None else self.anchors.genesis,
+                "attestedHeight": self.attested_height,
+                **({"note": "development: accepted by no chain"} if self.anchor_source == "self" else {}),
+                **({"stalled": self._anchoring_error} if self._anchoring_error else {}),
+            },
+            "cache": {"blocks": self.cache.entries, "bytes": self.cache.bytes},
+            "upstreams": self._upstream.states(),
+            "servable": self.servable,
+            "reasons": list(self.reasons),
+        }
+
+    def require_anchored(self, lo: int, hi: int) -> None:
+        """Whether usc proofs of [lo, hi] can be anchored, known without asking an upstream.
+
+        Raises `AttestationsMissing`, `BlockBeforeOrAtGenesis` or `BlockNotReady`.
+        """
+        anchors = self.anchors
+        if anchors is None:
+            raise AttestationsMissing(f"attestations missing for chain {self.key}")
+        genesis, newest = anchors.genesis, anchors.attested_height
+        if genesis is not None and lo <= genesis:
+            raise BlockBeforeOrAtGenesis(
+                f"Block {lo} is before or at attestation genesis block {genesis}. "
+                f"The first block with a continuity proof is {genesis + 1}."
+            )
+        if newest is None:
+            raise AttestationsMissing(f"attestations missing for chain {self.key}")
+        if hi > newest:
+            raise not_ready(lo if lo > newest else hi, newest)
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    async def block(self, ref: BlockRef, level: Level = Level.LATEST) -> Found:
+        """The checked block, canonical now. Raises `BlockNotOnSourceChain`, `NotFinalized`, and what a fill raises."""
+        if ref.block_hash is not None:
+            return self._at_level(*await self._by_hash(ref.block_hash), level)
+        assert ref.height is not None
+        if level is not Level.LATEST and self.head.observed_at is not None:
+            self._require_level(ref.height, level)
+        return self._at_level(*await self._by_height(ref.height), level)
+
+    async def transaction(self, tx_hash: bytes, level: Level = Level.LATEST) -> Found:
+        """The checked block that holds the transaction, and its index there.
+
+        Raises `TxHashNotFound`, `TxNotMined`, `NotCommittedByHeader`, and what `block` raises.
+        """
+        for _ in range(REPLACED_TRIES):
+            position = self.cache.position_of(tx_hash)
+            if position is None:
+                position = await self._flights.get(("position", tx_hash), lambda _: self._position(tx_hash))
+            if position is None:
+                raise TxHashNotFound(f"tx hash not found: {to_hex(tx_hash)}")
+            block, cached = await self._by_height(position.height, position.block_hash)
+            if block.block_hash != position.block_hash:
+                self.cache.forget_position(tx_hash)
+                continue
+            index = block.index_of(tx_hash)
+            if index is None:
+                raise InconsistentSource(
+                    f"the upstream puts transaction {to_hex(tx_hash)} into block {block.height}, which does not hold it"
+                )
+            found = self._at_level(block, cached, level)
+            return Found(found.block, found.finality, found.cached, index)
+        raise InconsistentSource(f"transaction {to_hex(tx_hash)} moved between blocks while it was looked up")
+
+    async def continuity(self, lo: int, hi: int) -> Continuity:
+        """The roots from `lo` to the anchor at or above `hi`, and the digest below: checked to end in that anchor."""
+        self.require_anchored(lo, hi)
+        assert self.anchors is not None
+        bracket = self.anchors.bracket(lo, hi)
+        roots = self.anchors.known_roots(bracket.lower + 1, bracket.upper)
+        if roots is None:
+            roots = tuple([await self._root_at(height) for height in range(bracket.lower + 1, bracket.upper + 1)])
+        return Continuity(cut(bracket, roots, lo), bracket.upper, bracket.upper_digest)
+
+    # --- finding blocks ---------------------------------------------------------------------------------------------
+
+    async def _by_height(self, height: int, expected: bytes | None = None) -> tuple[ProvableBlock, bool]:
+        """The canonical block at `height`, and whether it was at hand. `expected` is what a position named: when another
+        block is canonical by now, that one is returned and the caller sees the difference."""
+        pinned = self.cache.hash_at(height)
+        if pinned is not None:
+            block = self.cache.get(pinned)
+            if block is not None and await self._is_canonical(height, pinned):
+                return block, True
+        await self._require_reached(height)
+        return await self._flights.get(("height", height), lambda fill: self._fill(BlockRef(height=height), fill)), False
+
+    async def _by_hash(self, block_hash: bytes) -> tuple[ProvableBlock, bool]:
+        block = self.cache.get(block_hash)
+        cached = block is not None
+        if block is None:
+            block = await self._flights.get(
+                ("hash", block_hash), lambda fill: self._fill(BlockRef(block_hash=block_hash), fill)
+            )
+        if not await self._is_canonical(block.height, block_hash):
+            raise BlockNotOnSourceChain(
+                f"block {to_hex(block_hash)} is not the canonical block at height {block.height} (it may have been replaced)"
+            )
+        return block, cached
+
+    async def _is_canonical(self, height: int, block_hash: bytes) -> bool:
+        """Whether the chain has this block at this height now. Free for finalized heights that were pinned once."""
+        finalized = self.head.heads.finalized
+        if finalized is not None and height <= finalized and self.cache.hash_at(height) == block_hash:
+            if self.cache.pin_is_final(height):
+                return True
+        name = await self._flights.get(("name", height), lambda _: self._upstream.name_of(height))
+        if name is None or name.block_hash != block_hash:
+            self.cache.unpin(height)
+            return False
+        self._pin(height, block_hash)
+        return True
+
+    def _pin(self, height: int, block_hash: bytes) -> None:
+        finalized = self.head.heads.finalized
+        self.cache.pin(height, block_hash, final=finalized is not None and height <= finalized)
+
+    async def _require_reached(self, height: int) -> None:
+        """A height above the head is refused without asking for the block: it would only cost a call to hear no."""
+        head = self.head.heads.head
+        if head is None or height <= head or self.head.stale:
+            return
+        if height - head <= NEAR_HEAD_BLOCKS and (self.head.age_s or 0.0) > HEAD_FRESH_S:
+            await self.head.refresh()
+            head = self.head.heads.head or 0
+            if height <= head:
+                return
+        raise BlockNotOnSourceChain(f"block {height} is above the head of the source chain, {head}")
+
+    async def _position(self, tx_hash: bytes) -> Position | None:
+        position = await self._upstream.position(tx_hash)
+        head = self.head.heads.head
+        if position is not None and head is not None and position.height > head:
+            await self.head.refresh()
+        return position
+
+    async def _root_at(self, height: int) -> bytes:
+        block, _ = await self._by_height(height)
+        return block.usc_root
+
+    # --- filling ----------------------------------------------------------------------------------------------------
+
+    async def _fill(self, ref: BlockRef, fill: Fill) -> ProvableBlock:
+        """One fetch, one build, one landing. The permit is held until the build has truly ended."""
+        cutoff = self._clock.now() + self._rules.fill_deadline_s - self._rules.min_useful_s
+        async with self.permits.hold(Priority.REQUEST, cutoff=cutoff):
+            fill.mark_fetching()
+            block = await self._upstream.fetch(ref, self._build)
+        self._land(block, ref, fill)
+        return block
+
+    async def _build(self, bodies: BlockBodies) -> ProvableBlock:
+        chain_id = self.chain_id
+        if chain_id is None:
+            chain_id = await self._upstream.chain_id()
+        request = BuildRequest(
+            family=self.family,
+            chain_id=chain_id,
+            anchored=self.anchors is not None,
+            height=bodies.ref.height,
+            block_hash=bodies.ref.block_hash,
+            block_json=bodies.block_json,
+            receipts_json=bodies.receipts_json,
+            receipts_error=bodies.receipts_error,
+        )
+        started = self._clock.now()
+        try:
+            block = await self._builder.build(request)
+        except UnsupportedBlockFormat as error:
+            self._metrics.unknown_header_fields_total.labels(self.name).inc()
+            log.error("a header has fields that are not known here: a fork?", extra={"chain": self.name, "detail": error.message})
+            raise
+        self._metrics.merkle_build_duration_seconds.labels(self.name).observe(self._clock.now() - started)
+        for name, verdict in (("transactions", block.transactions_verdict), ("receipts", block.receipts_verdict)):
+            if verdict is Verdict.UNMET:
+                self._metrics.root_mismatch_total.labels(self.name, bodies.upstream, name).inc()
+        return block
+
+    def _land(self, block: ProvableBlock, ref: BlockRef, fill: Fill) -> None:
+        """Settled blocks are kept by hash. The height is pinned when the height was asked for, unless a reorg came between."""
+        if not fill.valid:
+            return
+        if ref.height is not None:
+            self._pin(block.height, block.block_hash)
+        if block.settled:
+            self.cache.land(block)
+
+    # --- levels -----------------------------------------------------------------------------------------------------
+
+    def _require_level(self, height: int, level: Level) -> None:
+        reached = self.head.heads.level_of(height)
+        if reached.rank < level.rank:
+            raise NotFinalized(f"block {height} is {reached}, not {level}")
+
+    def _at_level(self, block: ProvableBlock, cached: bool, level: Level) -> Found:
+        self._require_level(block.height, level)
+        return Found(block, self.head.finality_of(block.height), cached)
+
+    # --- background -------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Every loop of this chain, until cancelled."""
+        head_loop, anchor_loop = self.loops
+        async with asyncio.TaskGroup() as group:
+            group.create_task(supervise(head_loop, self.head.run, self._metrics), name=head_loop.name)
+            if self.anchors is not None:
+                group.create_task(supervise(anchor_loop, self._anchor, self._metrics), name=anchor_loop.name)
+
+    async def aclose(self) -> None:
+        """Ends what is in flight."""
+        await self.head.aclose()
+        await self._flights.aclose()
+
+    async def _anchor(self) -> None:
+        assert self.anchors is not None
+        while True:
+            self._head_moved.clear()
+            finalized = self.head.heads.finalized
+            if finalized is not None:
+                try:
+                    await self.anchors.advance(finalized, self._root_at)
+                    self._anchoring_error = None
+                except ProofError as error:
+                    # Said once a change, retried with the next head: an upstream may be back by then.
+                    if self._anchoring_error != error.code:
+                        log.warning("anchoring stalls", extra={"chain": self.name, "code": error.code})
+                    self._anchoring_error = error.code
+                    await asyncio.sleep(self._rules.head_interval_s)
+                    continue
+                if self.anchors.attested_height is not None:
+                    self._metrics.chain_attested_head.labels(self.name).set(self.anchors.attested_height)
+            await self._head_moved.wait()
+
+    def _on_head(self) -> None:
+        self._head_moved.set()
+        safe = self.head.heads.safe
+        if safe is not None:
+            self._metrics.chain_safe_head.labels(self.name).set(safe)
+
+    def _on_reorg(self, height: int) -> None:
+        """Pins from `height` up are dropped before any new answer; blocks by hash stay true."""
+        self._metrics.reorgs_total.labels(self.name).inc()
+        self.cache.unpin_from(height)
+        self._flights.invalidate(lambda key: isinstance(key, tuple) and key[0] == "height" and key[1] >= height)
