@@ -78,8 +78,9 @@ class Hold:
 class HoldPoints:
     """Named points that can be held and made to fail, with hit counters. The base of every fake here.
 
-    For a point `p`: `hold(p)` stops callers at its start, `hold(p + ".after")` once its effect is done; `fail(p, error)`
-    raises at its start, `fail(p, error, after=True)` once its effect is done. `hits[p]` counts how often it was reached.
+    For a point `p`: `hold(p)` stops callers at its start, `hold(p + ".after")` once its effect is done;
+    `fail(p, error)` raises at its start, `fail(p, error, after=True)` once its effect is done.
+    `hits[p]` counts how often it was reached.
     """
 
     def __init__(self) -> None:
@@ -122,8 +123,8 @@ class FakeUpstream(HoldPoints):
     """The nodes of one chain, in memory. Implements `chain.ports.Upstream`.
 
     Points: `fetch`, `name_of`, `tagged`, `position`, each with `.after`, and `accept` (bodies are about to be handed
-    over; once per node). `content_failures` counts bodies that were refused, by check. What a test changes in the public
-    mappings is seen by the next call.
+    over; once per node). `content_failures` counts bodies that were refused, by check. What a test changes in the
+    public mappings is seen by the next call.
     """
 
     def __init__(self) -> None:

@@ -58,11 +58,11 @@ class Permits:
     def hold(
         self, priority: Priority = Priority.REQUEST, *, cutoff: float | None = None, consumer: str | None = None
     ) -> Permit:
-        """A permit to be acquired, by `async with` or by `acquire`; never granted at or after `cutoff` (clock's time)."""
+        """A permit to be acquired, by `async with` or by `acquire`; not granted at or after `cutoff` (clock's time)."""
         return Permit(self, priority, cutoff, consumer)
 
     def set_limit(self, limit: int) -> None:
-        """Changes the number of permits. Raising it wakes waiters; lowering it takes effect as permits come back (P5)."""
+        """Changes the number of permits. Raising it wakes waiters; lowering it takes effect with the releases (P5)."""
         self._carry(self.budget.set_limit(limit, self.clock.now()))
 
     # --- for Permit -------------------------------------------------------------------------------------------------

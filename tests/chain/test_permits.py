@@ -215,6 +215,21 @@ async def test_a_waiter_is_refused_at_its_cutoff_and_not_later() -> None:
     assert (permits.budget.waiting(), permits.refused[Refusal.WAIT_TIMEOUT]) == (0, 1)
 
 
+async def test_a_refused_permit_may_be_asked_for_again() -> None:
+    clock = ManualClock().drive()
+    permits = Permits(FillBudget(1), clock)
+    holder = await held(permits)
+    permit = permits.hold(cutoff=clock.now() + 1.0)
+    waiter = asyncio.create_task(permit.acquire())
+    await clock.advance(1.0)
+    with pytest.raises(ChainOverloaded):
+        await waiter
+    holder.release()
+    permit.cutoff = None
+    async with permit:
+        assert permits.budget.running() == 1
+
+
 async def test_a_timer_that_rings_early_still_refuses() -> None:
     """Timers of the loop and the clock need not agree to the last bit."""
     clock = ManualClock()
