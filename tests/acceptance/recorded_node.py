@@ -20,7 +20,7 @@ _HASH = re.compile(r"0x[0-9a-f]{64}")
 _NULL = b"null"
 
 
-class Refusal(Exception):  # noqa: N818  what the node says no with, not a fault of the test
+class Refusal(Exception):
     """A JSON-RPC error of this node."""
 
     def __init__(self, code: int, message: str) -> None:
