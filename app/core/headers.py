@@ -13,6 +13,7 @@ Tempo's, which wrap one in a list.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,7 +104,7 @@ def unknown_fields(block: RpcBlock) -> list[str]:
     return [name for name in field_names(block) if name not in _HEADER_FIELDS and name not in _RPC_ONLY_FIELDS]
 
 
-class _FieldMissingError(Exception):
+class _FieldMissingError(ValueError):
     """A field that every header has is absent or null."""
 
 
@@ -129,14 +130,15 @@ def _unmet(block: RpcBlock, family: str, detail: str) -> Exception:
 
 
 def _forms(rpc: RpcHeader) -> Iterator[_Form]:
-    """Every form that the fields allow, likeliest first. Raises `_FieldMissingError` when there is none, ValueError
-    for a bad field.
+    """Every form that the fields allow, likeliest first.
+
+    Raises `_FieldMissingError` when there is none, ValueError for a bad field that every header has.
     """
     base = _base_fields(rpc)
     extras = _extra_fields(rpc)
-    seals = list(_seals(rpc))
+    seals = _seals(rpc)
     if not seals:
-        raise _FieldMissingError("mixHash and nonce")
+        raise _FieldMissingError("readable seal, such as mixHash and nonce")
     for seal in seals:
         for count in range(len(extras), -1, -1):
             fields = [*base, *seal, *(encoded for _, encoded in extras[:count])]
@@ -180,41 +182,70 @@ _EXTRA_FIELDS: tuple[tuple[str, Callable[[Any, str], bytes]], ...] = (
 
 
 def _extra_fields(rpc: RpcHeader) -> list[tuple[str, bytes]]:
-    """Name and encoding of the appended fields that are present; zero is present, null is not."""
-    return [(name, encode(value, name)) for name, encode in _EXTRA_FIELDS if (value := getattr(rpc, name)) is not None]
+    """Name and encoding of the appended fields that are present and readable; zero is present, null is not."""
+    found = []
+    for name, encode in _EXTRA_FIELDS:
+        value = getattr(rpc, name)
+        if value is not None:
+            # A chain may use the name for something else; then the header hashes without it, or not at all.
+            with suppress(ValueError):
+                found.append((name, encode(value, name)))
+    return found
 
 
-def _seals(rpc: RpcHeader) -> Iterator[tuple[bytes, bytes]]:
-    if rpc.mix_hash is not None and rpc.nonce is not None:
-        yield _hash(rpc.mix_hash, "mixHash"), _bytes(rpc.nonce, 8, "nonce")
-    for step, signature in ((rpc.aura_step, rpc.aura_seal), (rpc.step, rpc.signature)):
-        if isinstance(signature, str):
-            # The genesis block was sealed by nobody: it has no step.
-            yield _number(0 if step is None else step, "step", 64), _bytes(signature, 65, "signature")
-    if isinstance(rpc.seal_fields, list) and len(rpc.seal_fields) == 2:
-        first, second = (from_hex(_text(field, "sealFields")) for field in rpc.seal_fields)
-        for field in (first, second):
-            decode(field)  # OpenEthereum sends each field as an encoded item
-        yield first, second
+def _seals(rpc: RpcHeader) -> list[tuple[bytes, bytes]]:
+    """The readable pairs that may stand after the extra data."""
+    found = []
+    for read in (_ethereum_seal, _erigon_seal, _nethermind_seal, _open_ethereum_seal):
+        with suppress(ValueError):
+            found.append(read(rpc))
+    return found
+
+
+def _ethereum_seal(rpc: RpcHeader) -> tuple[bytes, bytes]:
+    return _hash(rpc.mix_hash, "mixHash"), _bytes(rpc.nonce, 8, "nonce")
+
+
+def _erigon_seal(rpc: RpcHeader) -> tuple[bytes, bytes]:
+    return _step(rpc.aura_step), _bytes(rpc.aura_seal, 65, "auraSeal")
+
+
+def _nethermind_seal(rpc: RpcHeader) -> tuple[bytes, bytes]:
+    return _step(rpc.step), _bytes(rpc.signature, 65, "signature")
+
+
+def _open_ethereum_seal(rpc: RpcHeader) -> tuple[bytes, bytes]:
+    """Both fields as encoded items, whatever they are."""
+    if not isinstance(rpc.seal_fields, list) or len(rpc.seal_fields) != 2:
+        raise ValueError("not two seal fields")
+    first, second = (from_hex(_text(field, "sealFields")) for field in rpc.seal_fields)
+    decode(first)
+    decode(second)
+    return first, second
+
+
+def _step(value: object) -> bytes:
+    """The genesis block was sealed by nobody: it has no step."""
+    return _number(0 if value is None else value, "step", 64)
 
 
 def _tempo(rpc: RpcHeader, header: bytes) -> Iterator[bytes]:
     """Tempo's header holds an Ethereum header as its fourth field, and since its consensus upgrade a context as its
     fifth.
     """
-    outer = [
-        _number(rpc.main_block_general_gas_limit, "mainBlockGeneralGasLimit", 64),
-        _number(rpc.shared_gas_limit, "sharedGasLimit", 64),
-        _number(rpc.timestamp_millis_part, "timestampMillisPart", 64),
-        header,
-    ]
-    context = rpc.consensus_context
-    if isinstance(context, dict):
-        fields = [_number(context.get(name), name, 64) for name in ("epoch", "view", "parentView")]
-        yield encode_list_of_encoded(
-            [*outer, encode_list_of_encoded([*fields, _hash(context.get("proposer"), "proposer")])]
-        )
-    yield encode_list_of_encoded(outer)
+    with suppress(ValueError):
+        outer = [
+            _number(rpc.main_block_general_gas_limit, "mainBlockGeneralGasLimit", 64),
+            _number(rpc.shared_gas_limit, "sharedGasLimit", 64),
+            _number(rpc.timestamp_millis_part, "timestampMillisPart", 64),
+            header,
+        ]
+        context = rpc.consensus_context
+        if isinstance(context, dict):
+            fields = [_number(context.get(name), name, 64) for name in ("epoch", "view", "parentView")]
+            fields.append(_hash(context.get("proposer"), "proposer"))
+            yield encode_list_of_encoded([*outer, encode_list_of_encoded(fields)])
+        yield encode_list_of_encoded(outer)
 
 
 def _header(rpc: RpcHeader, form: _Form, block_hash: bytes) -> Header:
