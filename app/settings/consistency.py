@@ -59,6 +59,12 @@ def conflicts(settings: Settings) -> Iterator[tuple[Path, str]]:
             yield (*path, "chain_key"), "is the key of an earlier chain too"
         names.add(chain.name)
         keys.add(chain.chain_key)
+        if chain.cache.merkle_backfill_enabled and chain.cache.max_concurrent_block_fills < 2:
+            yield (
+                (*path, "cache", "max_concurrent_block_fills"),
+                "leaves backfill nothing beside the one permit that is reserved for requests: raise it to 2, "
+                "or set merkle_backfill_enabled to false",
+            )
         routing = chain.routing
         within = f"admission.request_timeout_secs, which is {timeout_s:g}"
         if routing.attempt_timeout_secs > timeout_s:

@@ -136,16 +136,6 @@ class CacheSettings(Model):
     merkle_retention_blocks: Count | None = None
     merkle_backfill_enabled: bool = True
 
-    @model_validator(mode="after")
-    def _the_reserve_leaves_something(self) -> Self:
-        # A quarter of the permits, one at least, is kept for requests.
-        if self.merkle_backfill_enabled and self.max_concurrent_block_fills < 2:
-            raise ValueError(
-                "max_concurrent_block_fills 1 leaves backfill nothing beside the one permit that is reserved for "
-                "requests: raise it to 2, or set merkle_backfill_enabled to false"
-            )
-        return self
-
 
 class AnchorSettings(Model):
     source: Literal["none", "self", "static", "creditcoin"] = "none"
