@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -16,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp
 
+from app import __version__, house
 from app.api import chains, docs, health, native, problems, usc
 from app.api.cors import Cors
 from app.api.crossing import ChainCheck, Signpost
@@ -30,20 +30,22 @@ _DESCRIPTION = (
 )
 
 
-def create_app(settings: Settings, open_house: Callable[[Settings], AbstractAsyncContextManager[Lobby]]) -> ASGIApp:
+def create_app(
+    settings: Settings, open_house: Callable[[Settings], AbstractAsyncContextManager[Lobby]] = house.open_house
+) -> ASGIApp:
     """The whole application. Nothing is opened before the server starts its lifespan."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Lobby]]:
-        async with open_house(settings) as house:
-            house.metrics.register_routes(
+        async with open_house(settings) as opened:
+            opened.metrics.register_routes(
                 (method, sign.template) for sign in table.signs for method in sorted(sign.methods)
             )
-            yield {"house": house}
+            yield {"house": opened}
 
     routes = FastAPI(
         title="Copath",
-        version=_version(),
+        version=__version__,
         description=_DESCRIPTION,
         openapi_url=None,
         docs_url=None,
@@ -61,10 +63,3 @@ def create_app(settings: Settings, open_house: Callable[[Settings], AbstractAsyn
         door.add_routes(routes)
     table = RouteTable(routes.routes)
     return Observe(Cors(Bypass(HttpMetrics(routes), direct=routes), settings.cors.allow_origins), table)
-
-
-def _version() -> str:
-    try:
-        return version("copath")
-    except PackageNotFoundError:  # run from a source tree that was not installed
-        return "unknown"

@@ -46,17 +46,8 @@ async def chain_by_name(
 
 def described(chain: ChainFloor) -> dict[str, object]:
     """A chain as clients see it: never an upstream's address."""
-    return {
-        "chainKey": str(chain.key),
-        "chainId": None if chain.chain_id is None else str(chain.chain_id),
-        "name": chain.name,
-        "family": chain.family,
-        "anchors": chain.anchor_source,
-        "attestedHeight": chain.attested_height,
-        "servable": chain.servable,
-        "reasons": list(chain.reasons),
-        **chain.status(),
-    }
+    # A key may pass 2^53-1: a string here, as in the native bodies.
+    return {**chain.status(), "chainKey": str(chain.key)}
 
 
 def _answer(body: object) -> Response:

@@ -67,15 +67,15 @@ def report(scope: Scope, fault: BaseException) -> None:
         "unhandled_exception",
         extra={
             "source": "asgi",
-            "error": type(fault).__name__,
-            "where": place_of(fault),
+            "type": type(fault).__qualname__,
+            "stack_frames": frames_of(fault),
             "request_id": visit.request_id,
             "route": visit.template,
         },
     )
 
 
-def place_of(fault: BaseException) -> list[str]:
+def frames_of(fault: BaseException) -> list[str]:
     """The innermost frames of a traceback as `file:line function`, outermost first."""
     frames = []
     traceback = fault.__traceback__

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api import guard, problems
 from app.api.lobby import Lobby, house_of
-from app.api.visit import OTHER, RouteTable, Visit, begin, visit_of
+from app.api.visit import OTHER, REQUEST_ID, RouteTable, Visit, begin, visit_of
 from app.core.errors import Internal
 from app.metrics import NO_CHAIN
 from app.metrics.labels import METHODS
@@ -46,6 +46,7 @@ class Observe:
         sign, params = self.table.find(scope["path"])
         visit = Visit(request_id_of(scope), scope["method"], sign, params)
         begin(scope, visit)
+        named = REQUEST_ID.set(visit.request_id)
         id_header = (b"x-request-id", visit.request_id.encode())
 
         async def stamped(message: Message) -> None:
@@ -65,6 +66,7 @@ class Observe:
         finally:
             if visit.template not in PROBES:
                 _log_end(scope, visit, time.perf_counter() - started)
+            REQUEST_ID.reset(named)
 
 
 def request_id_of(scope: Scope) -> str:

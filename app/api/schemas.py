@@ -63,8 +63,8 @@ class NativeProof(_CamelBody):
     transaction_hash_by: Annotated[
         str | None,
         Field(
-            pattern="^(transactions-root|rpc)$",
-            description="Receipt and log proofs: whether the transaction hash is proven too, or the node's word.",
+            pattern="^rpc$",
+            description="Where the block's transactions cannot be proven: the hash is the node's word, not proven.",
         ),
     ] = None
     transaction_index: Exact
@@ -117,15 +117,26 @@ class AttestedHeight(_CamelBody):
     attested_height: U64 | None
 
 
+class ChainAnchors(_CamelBody):
+    """Where anchors come from; `self` is accepted by no chain."""
+
+    source: Annotated[str, Field(pattern="^(none|self|static|creditcoin)$")]
+    genesis: Exact | None = None
+    attested_height: Exact | None = None
+
+
 class ChainStatus(_CamelBody):
-    """One chain: what can be proven on it, how far it is, and how its upstreams fare."""
+    """One chain: what can be proven on it, how far it is, and how its upstreams fare (by name, never by address)."""
 
     chain_key: Decimal
     chain_id: Decimal | None
     name: str
     family: str
-    anchors: Annotated[str, Field(description="Where anchors come from: none, self, static, creditcoin.")]
-    attested_height: Exact | None
+    kinds: list[str]
+    head: Exact | None
+    safe: Exact | None = None
+    finalized: Exact | None
+    anchors: ChainAnchors
     servable: bool
     reasons: list[str]
 

@@ -6,6 +6,7 @@ Made by the outermost layer, read and filled in by every other one. It travels i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, MutableMapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,9 @@ from starlette.routing import BaseRoute, Route
 from app.api.lobby import ChainFloor
 
 _KEY = "copath.visit"
+
+REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
+"""The id of the request in hand, for every line that is logged on its behalf, whichever room logs it."""
 
 COMPATIBLE = frozenset(
     {

@@ -12,7 +12,7 @@ import orjson
 
 from app.api.lobby import ChainFloor, CutContinuity, FoundBlock
 from app.core.hexadecimal import to_hex
-from app.core.provable_block import ENCODER_VERSION, InclusionProof, LeafProof, LogProof, ProvableBlock, Verdict
+from app.core.provable_block import ENCODER_VERSION, InclusionProof, LeafProof, LogProof, Verdict
 
 FORMAT = f"copath/{ENCODER_VERSION}"
 TRANSACTION = "transaction"
@@ -38,8 +38,9 @@ def native_body(
         "finality": {"level": finality.level.value, "by": finality.by, "sources": finality.sources},
         "transactionHash": to_hex(block.transaction_hash(tx_index)),
     }
-    if kind != TRANSACTION:
-        body["transactionHashBy"] = transaction_hash_by(block)
+    if kind != TRANSACTION and block.transactions_verdict is not Verdict.PROVEN:
+        # The receipt is proven, its place among the transactions' hashes is not: said where it is so, and only there.
+        body["transactionHashBy"] = "rpc"
     body |= {
         "transactionIndex": tx_index,
         "root": to_hex(proof.root),
@@ -57,12 +58,6 @@ def native_body(
             "rlp": to_hex(log.rlp),
         }
     return orjson.dumps(body)
-
-
-def transaction_hash_by(block: ProvableBlock) -> str:
-    """On whose word a receipt belongs to a transaction hash: the rebuilt trie of transactions, or only the node that
-    was asked."""
-    return "transactions-root" if block.transactions_verdict is Verdict.PROVEN else "rpc"
 
 
 def usc_body(
