@@ -118,10 +118,14 @@ class EvmNode:
             return jsonrpc.decode_batch(body, first_id, len(calls))
 
         outcomes = await self._exchange(calls[0][0], jsonrpc.encode_batch(first_id, calls), decode, lambda _: "ok")
-        for outcome in outcomes:
-            if isinstance(outcome, CallFailed) and outcome.fault is Fault.RATE_LIMITED:
-                self._note_failure(calls[0][0], outcome)
-                break
+        limits = [
+            outcome for outcome in outcomes if isinstance(outcome, CallFailed) and outcome.fault is Fault.RATE_LIMITED
+        ]
+        if limits:
+            # One limit, however many calls of the batch met it.
+            self._note_failure(calls[0][0], limits[0])
+            for limit in limits:
+                limit.retry_after_s = limits[0].retry_after_s
         return outcomes
 
     async def verify_chain(self) -> int:

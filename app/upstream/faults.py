@@ -86,8 +86,8 @@ _RESULTS = {
 class CallFailed(Exception):
     """One call to one node gave no result. Stays inside this package: what leaves it is a `ProofError`.
 
-    `message` is in our own words and fit for a client. `excerpt` is at most 120 sanitised characters of what the node
-    said, for logs only.
+    `message` is in our own words and fit for a client. `excerpt` is what the node said, printable but not yet without
+    our secrets: for logs only, after `Poster.scrub`.
     """
 
     def __init__(

@@ -14,7 +14,8 @@ import msgspec
 
 from .faults import CallFailed, Fault
 
-EXCERPT_CHARACTERS = 120
+EXCERPT_CHARACTERS = 4096
+"""More than a log line gets: secrets are taken out before it is cut, so that none is cut in half."""
 
 T = TypeVar("T")
 
@@ -91,11 +92,11 @@ def decode_error(body: bytes) -> CallFailed | None:
 
 
 def excerpt(text: bytes | str) -> str:
-    """At most 120 printable ASCII characters of what a node said, on one line, for logs only."""
+    """The beginning of what a node said as printable ASCII on one line. For logs only, and only after `Poster.scrub`."""
     if isinstance(text, bytes):
-        text = text[: 4 * EXCERPT_CHARACTERS].decode("ascii", "replace")
-    flat = re.sub(r"\s+", " ", text).strip()
-    return re.sub(r"[^\x20-\x7e]", "?", flat)[:EXCERPT_CHARACTERS]
+        text = text[:EXCERPT_CHARACTERS].decode("ascii", "replace")
+    flat = re.sub(r"\s+", " ", text[:EXCERPT_CHARACTERS]).strip()
+    return re.sub(r"[^\x20-\x7e]", "?", flat)
 
 
 def classify(code: int | None, message: str) -> Fault:
@@ -282,6 +283,7 @@ _PHRASES: tuple[tuple[Fault, tuple[str, ...]], ...] = (
             "not found",
             "no block with",
             "cannot find",
+            "cannot be found",
             "unable to find",
             "does not exist",
             "doesn't exist",

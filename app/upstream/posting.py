@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import socket
 import ssl
 import time
@@ -27,6 +28,10 @@ MIN_USEFUL_S = 0.1
 """With less than this left of the deadline no call is started: its answer could not be used."""
 
 ERROR_BODY_CAP_BYTES = 64 * 1024
+
+LOGGED_CHARACTERS = 120
+
+_HOST = re.compile(rb"[a-z0-9._-]+|[0-9a-f:.]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +129,11 @@ class Poster:
             parsed = httpx2.URL(self.url)
         except (httpx2.InvalidURL, ValueError):
             raise ValueError("an upstream URL is not a URL") from None
-        if parsed.scheme not in ("http", "https", "demo") or not (parsed.host or parsed.scheme == "demo"):
-            raise ValueError("an upstream URL must be http:// or https://") from None
+        if parsed.scheme not in ("http", "https") or not _HOST.fullmatch(parsed.raw_host):
+            raise ValueError("an upstream URL must be http:// or https:// with a host")
         host = f"[{parsed.host}]" if ":" in parsed.host else parsed.host
         self.origin = f"{parsed.scheme}://{host}" + ("" if parsed.port is None else f":{parsed.port}")
         self._secrets = tuple(sorted(_secret_parts(parsed, self.headers), key=len, reverse=True))
-        if self.transport is not None:
-            # Nothing is dialled: the address only has to be one that an HTTP client takes.
-            self.url = "http://in-process.invalid/"
         self._tls = httpx2.create_ssl_context(trust_env=self.trust_env) if parsed.scheme == "https" else True
         _keep_urls_out_of_logs()
         self._pool = self._open(self.limits.max_connections)
@@ -151,10 +153,13 @@ class Poster:
             await pool.client.aclose()
 
     def scrub(self, text: str) -> str:
-        """`text` without anything secret of our URL and headers: servers like to quote the path they were asked for."""
+        """`text` without anything secret of our URL and headers, cut to a log line.
+
+        Servers like to quote the path they were asked for.
+        """
         for secret in self._secrets:
             text = text.replace(secret, "***")
-        return text
+        return text[:LOGGED_CHARACTERS]
 
     async def post(self, content: bytes) -> Reply:
         """One attempt. Raises `CallFailed`; never anything of httpx2.
@@ -321,6 +326,9 @@ def _secret_parts(url: httpx2.URL, headers: Mapping[str, str]) -> set[str]:
     target = url.raw_path.decode("ascii", "replace")
     parts = {url.userinfo.decode("ascii", "replace"), url.username, url.password, target, url.path, *headers.values()}
     parts.update(url.path.split("/"))
+    for value in headers.values():
+        # "Bearer <token>" may come back without its first word.
+        parts.update(re.split(r"[\s,;]+", value))
     parts.update(value for _, value in url.params.multi_items())
     return {part for part in parts if len(part) >= 4}
 
