@@ -15,9 +15,10 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.core.blocks import BlockBodies, BlockName, BlockRef, Position
-from app.core.budget import FillBudget, Priority
+from app.core.blocks import BlockRef, Position
+from app.core.budget import FillBudget
 from app.core.continuity import ContinuityProof, cut, not_ready
+from app.core.deadlines import deadline
 from app.core.errors import (
     AttestationsMissing,
     BlockBeforeOrAtGenesis,
@@ -26,48 +27,26 @@ from app.core.errors import (
     NotFinalized,
     ProofError,
     TxHashNotFound,
-    UnsupportedBlockFormat,
 )
 from app.core.finality import Finality, Level
 from app.core.hexadecimal import to_hex
-from app.core.provable_block import BuildRequest, ProvableBlock, Verdict
+from app.core.provable_block import ProvableBlock
 from app.metrics import Metrics
 
 from .cache import BlockCache
-from .flight import Fill, Flights
-from .head import FinalityRule, HeadTracker
+from .canon import Canon
+from .filling import Filling
+from .flight import Flights, Stage
+from .head import HeadTracker
 from .permits import Permits
 from .ports import Anchors, Builder, Clock, Upstream
+from .rules import ChainRules
 from .supervision import Loop, supervise
 
 log = logging.getLogger(__name__)
 
 REPLACED_TRIES = 3
 """How often a transaction's position is looked up again when a reorg moved it while its block was filled."""
-
-NEAR_HEAD_BLOCKS = 16
-"""A height this little above the head seen last may exist by now: the head is asked for once more before the answer is no."""
-
-HEAD_FRESH_S = 0.25
-"""A head seen this lately is not asked for again on behalf of a request."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChainRules:
-    """What the configuration says of one chain, as plain values. Sizes in bytes, times in seconds."""
-
-    key: int
-    name: str
-    chain_id: int | None
-    family: str
-    anchor_source: str = "none"
-    finality: FinalityRule = FinalityRule()
-    max_fills: int = 16
-    max_queued_fills: int = 64
-    cache_bytes: int = 256 * 2**20
-    fill_deadline_s: float = 120.0
-    min_useful_s: float = 0.5
-    head_interval_s: float = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +102,22 @@ class Chain:
         )
         self.cache = BlockCache(rules.cache_bytes)
         self.permits = Permits(FillBudget(rules.max_fills, max_queued=rules.max_queued_fills), clock)
-        self._flights = Flights(clock, jitter=jitter)
+        self.canon = Canon(upstream, self.head, self.cache, clock, jitter=jitter)
+        self.filling = Filling(
+            rules,
+            upstream,
+            builder,
+            self.cache,
+            self.permits,
+            metrics,
+            clock,
+            anchored=anchors is not None,
+            on_landed=self._on_landed,
+            jitter=jitter,
+        )
+        self._positions: Flights[bytes, Position | None] = Flights(
+            clock, first_stage=Stage.RESOLVING, random_unit=jitter
+        )
         self._head_moved = asyncio.Event()
         self._anchoring_error: str | None = None
         self.loops = (Loop(f"head:{self.name}"), Loop(f"anchors:{self.name}"))
@@ -226,7 +220,9 @@ class Chain:
         for _ in range(REPLACED_TRIES):
             position = self.cache.position_of(tx_hash)
             if position is None:
-                position = await self._flights.get(("position", tx_hash), lambda _: self._position(tx_hash))
+                position = await self._positions.get(
+                    tx_hash, lambda _: self._position(tx_hash), deadline=deadline.get()
+                )
             if position is None:
                 raise TxHashNotFound(f"tx hash not found: {to_hex(tx_hash)}")
             block, cached = await self._by_height(position.height, position.block_hash)
@@ -259,53 +255,22 @@ class Chain:
         block is canonical by now, that one is returned and the caller sees the difference."""
         pinned = self.cache.hash_at(height)
         if pinned is not None:
-            block = self.cache.get(pinned)
-            if block is not None and await self._is_canonical(height, pinned):
+            block = self.filling.held(pinned)
+            if block is not None and await self.canon.holds(height, pinned):
                 return block, True
-        await self._require_reached(height)
-        return await self._flights.get(("height", height), lambda fill: self._fill(BlockRef(height=height), fill)), False
+        await self.canon.require_reached(height)
+        return await self.filling.block(BlockRef(height=height)), False
 
     async def _by_hash(self, block_hash: bytes) -> tuple[ProvableBlock, bool]:
-        block = self.cache.get(block_hash)
+        block = self.filling.held(block_hash)
         cached = block is not None
         if block is None:
-            block = await self._flights.get(
-                ("hash", block_hash), lambda fill: self._fill(BlockRef(block_hash=block_hash), fill)
-            )
-        if not await self._is_canonical(block.height, block_hash):
+            block = await self.filling.block(BlockRef(block_hash=block_hash))
+        if not await self.canon.holds(block.height, block_hash):
             raise BlockNotOnSourceChain(
                 f"block {to_hex(block_hash)} is not the canonical block at height {block.height} (it may have been replaced)"
             )
         return block, cached
-
-    async def _is_canonical(self, height: int, block_hash: bytes) -> bool:
-        """Whether the chain has this block at this height now. Free for finalized heights that were pinned once."""
-        finalized = self.head.heads.finalized
-        if finalized is not None and height <= finalized and self.cache.hash_at(height) == block_hash:
-            if self.cache.pin_is_final(height):
-                return True
-        name = await self._flights.get(("name", height), lambda _: self._upstream.name_of(height))
-        if name is None or name.block_hash != block_hash:
-            self.cache.unpin(height)
-            return False
-        self._pin(height, block_hash)
-        return True
-
-    def _pin(self, height: int, block_hash: bytes) -> None:
-        finalized = self.head.heads.finalized
-        self.cache.pin(height, block_hash, final=finalized is not None and height <= finalized)
-
-    async def _require_reached(self, height: int) -> None:
-        """A height above the head is refused without asking for the block: it would only cost a call to hear no."""
-        head = self.head.heads.head
-        if head is None or height <= head or self.head.stale:
-            return
-        if height - head <= NEAR_HEAD_BLOCKS and (self.head.age_s or 0.0) > HEAD_FRESH_S:
-            await self.head.refresh()
-            head = self.head.heads.head or 0
-            if height <= head:
-                return
-        raise BlockNotOnSourceChain(f"block {height} is above the head of the source chain, {head}")
 
     async def _position(self, tx_hash: bytes) -> Position | None:
         position = await self._upstream.position(tx_hash)
@@ -317,53 +282,6 @@ class Chain:
     async def _root_at(self, height: int) -> bytes:
         block, _ = await self._by_height(height)
         return block.usc_root
-
-    # --- filling ----------------------------------------------------------------------------------------------------
-
-    async def _fill(self, ref: BlockRef, fill: Fill) -> ProvableBlock:
-        """One fetch, one build, one landing. The permit is held until the build has truly ended."""
-        cutoff = self._clock.now() + self._rules.fill_deadline_s - self._rules.min_useful_s
-        async with self.permits.hold(Priority.REQUEST, cutoff=cutoff):
-            fill.mark_fetching()
-            block = await self._upstream.fetch(ref, self._build)
-        self._land(block, ref, fill)
-        return block
-
-    async def _build(self, bodies: BlockBodies) -> ProvableBlock:
-        chain_id = self.chain_id
-        if chain_id is None:
-            chain_id = await self._upstream.chain_id()
-        request = BuildRequest(
-            family=self.family,
-            chain_id=chain_id,
-            anchored=self.anchors is not None,
-            height=bodies.ref.height,
-            block_hash=bodies.ref.block_hash,
-            block_json=bodies.block_json,
-            receipts_json=bodies.receipts_json,
-            receipts_error=bodies.receipts_error,
-        )
-        started = self._clock.now()
-        try:
-            block = await self._builder.build(request)
-        except UnsupportedBlockFormat as error:
-            self._metrics.unknown_header_fields_total.labels(self.name).inc()
-            log.error("a header has fields that are not known here: a fork?", extra={"chain": self.name, "detail": error.message})
-            raise
-        self._metrics.merkle_build_duration_seconds.labels(self.name).observe(self._clock.now() - started)
-        for name, verdict in (("transactions", block.transactions_verdict), ("receipts", block.receipts_verdict)):
-            if verdict is Verdict.UNMET:
-                self._metrics.root_mismatch_total.labels(self.name, bodies.upstream, name).inc()
-        return block
-
-    def _land(self, block: ProvableBlock, ref: BlockRef, fill: Fill) -> None:
-        """Settled blocks are kept by hash. The height is pinned when the height was asked for, unless a reorg came between."""
-        if not fill.valid:
-            return
-        if ref.height is not None:
-            self._pin(block.height, block.block_hash)
-        if block.settled:
-            self.cache.land(block)
 
     # --- levels -----------------------------------------------------------------------------------------------------
 
@@ -389,7 +307,9 @@ class Chain:
     async def aclose(self) -> None:
         """Ends what is in flight."""
         await self.head.aclose()
-        await self._flights.aclose()
+        await self.filling.aclose()
+        await self.canon.aclose()
+        await self._positions.aclose()
 
     async def _anchor(self) -> None:
         assert self.anchors is not None
@@ -411,6 +331,10 @@ class Chain:
                     self._metrics.chain_attested_head.labels(self.name).set(self.anchors.attested_height)
             await self._head_moved.wait()
 
+    def _on_landed(self, block: ProvableBlock, ref: BlockRef) -> None:
+        if ref.height is not None:
+            self.canon.pin(block.height, block.block_hash)
+
     def _on_head(self) -> None:
         self._head_moved.set()
         safe = self.head.heads.safe
@@ -420,5 +344,6 @@ class Chain:
     def _on_reorg(self, height: int) -> None:
         """Pins from `height` up are dropped before any new answer; blocks by hash stay true."""
         self._metrics.reorgs_total.labels(self.name).inc()
-        self.cache.unpin_from(height)
-        self._flights.invalidate(lambda key: isinstance(key, tuple) and key[0] == "height" and key[1] >= height)
+        self.canon.overtake(height)
+        self.filling.overtake(height)
+        self._positions.invalidate(lambda _: True)

@@ -98,7 +98,7 @@ class HeadTracker:
         self._publish(newest, safe, finalized)
 
     async def refresh(self) -> None:
-        """One round now; callers that arrive while it runs share it. Raises as `poll`; a caller's cancellation spares the others."""
+        """One round now, shared by all who ask while it runs; one caller's cancellation spares the others. Raises as `poll`."""
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.get_running_loop().create_task(self.poll(), name="head-refresh")
             self._refreshing.add_done_callback(_retrieve)

@@ -33,6 +33,19 @@ class Upstream(Protocol):
         """The block under `latest`, `safe` or `finalized`; None when the node does not know the tag."""
         ...
 
+    @property
+    def known_chain_id(self) -> int | None:
+        """The chain id that the nodes proved to serve, or the configured one; None while neither is known."""
+        ...
+
+    async def chain_id(self) -> int:
+        """The chain id, asked for when it is not known yet. Raises `RpcUnavailable`."""
+        ...
+
+    def states(self) -> list[dict[str, object]]:
+        """Each node by name with what is known of it, for listings. Never an address."""
+        ...
+
     async def position(self, tx_hash: bytes) -> Position | None:
         """Where the transaction is; None when the nodes answered that they know none; raises `TxNotMined` when it is pending."""
         ...

@@ -1,0 +1,81 @@
+"""Which block stands at which height now.
+
+A finalized height keeps its hash: once seen, its pin is final and costs nothing more. Above it the canonical hash is asked for
+again by every request, one light call shared by all who ask at the same moment, so that a replaced block is never answered from
+memory.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from app.core.blocks import BlockName
+from app.core.deadlines import deadline
+from app.core.errors import BlockNotOnSourceChain
+
+from .cache import BlockCache
+from .flight import Flights, Stage
+from .head import HeadTracker
+from .ports import Clock, Upstream
+
+NEAR_HEAD_BLOCKS = 16
+"""A height this little above the head seen last may exist by now: the head is asked for once more before the answer is no."""
+
+HEAD_FRESH_S = 0.25
+"""A head seen this lately is not asked for again on behalf of a request."""
+
+
+class Canon:
+    """The canonical hashes of one chain. The pins are in the chain's cache."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        head: HeadTracker,
+        cache: BlockCache,
+        clock: Clock,
+        *,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._upstream = upstream
+        self._head = head
+        self._cache = cache
+        self._names: Flights[int, BlockName | None] = Flights(clock, first_stage=Stage.RESOLVING, random_unit=jitter)
+
+    def pin(self, height: int, block_hash: bytes) -> None:
+        """The upstream just returned this block as the one at `height`."""
+        finalized = self._head.heads.finalized
+        self._cache.pin(height, block_hash, final=finalized is not None and height <= finalized)
+
+    async def holds(self, height: int, block_hash: bytes) -> bool:
+        """Whether the chain has this block at this height now."""
+        if self._cache.is_final(height, block_hash):
+            return True
+        name = await self._names.get(height, lambda _: self._upstream.name_of(height), deadline=deadline.get())
+        if name is None or name.block_hash != block_hash:
+            self._cache.unpin(height)
+            return False
+        self.pin(height, block_hash)
+        return True
+
+    async def require_reached(self, height: int) -> None:
+        """Raises `BlockNotOnSourceChain` for a height above the head: asking for the block would only cost a call."""
+        head = self._head.heads.head
+        if head is None or height <= head or self._head.stale:
+            return
+        if height - head <= NEAR_HEAD_BLOCKS and (self._head.age_s or 0.0) > HEAD_FRESH_S:
+            await self._head.refresh()
+            head = self._head.heads.head or 0
+            if height <= head:
+                return
+        raise BlockNotOnSourceChain(f"block {height} is above the head of the source chain, {head}")
+
+    def overtake(self, height: int) -> None:
+        """A reorg at `height`: what is pinned from there on is dropped before any new answer."""
+        self._cache.unpin_from(height)
+        self._names.invalidate(lambda asked: asked >= height)
+
+    async def aclose(self) -> None:
+        """Ends what is in flight."""
+        await self._names.aclose()

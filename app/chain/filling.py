@@ -1,0 +1,169 @@
+"""Filling blocks: one fetch, one build, one landing, whoever asks and however often.
+
+A fill belongs to the chain, not to the request that asked first. It holds a permit from the fetch to the true end of the build.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+from cachetools import TTLCache
+
+from app.core.blocks import BlockBodies, BlockRef
+from app.core.budget import Priority
+from app.core.deadlines import deadline
+from app.core.errors import (
+    ChainOverloaded,
+    InconsistentSource,
+    ProofError,
+    RequestTimeout,
+    UnsupportedBlockFormat,
+)
+from app.core.provable_block import BuildRequest, ProvableBlock, Verdict
+from app.metrics import Metrics
+
+from .cache import BlockCache
+from .flight import FillHandle, Flights, Stage
+from .permits import Permits
+from .ports import Builder, Clock, Upstream
+from .rules import ChainRules
+
+log = logging.getLogger(__name__)
+
+UNMET_MEMORY_S = 60.0
+"""How long a block whose receipts matched no root is remembered: its transactions are proven, its receipts refused."""
+
+UNSETTLED_BLOCKS = 32
+
+_RESULT_OF: dict[type[ProofError], str] = {
+    ChainOverloaded: "refused",
+    RequestTimeout: "timeout",
+    InconsistentSource: "invalid",
+    UnsupportedBlockFormat: "invalid",
+}
+
+
+class Filling:
+    """The blocks of one chain, settled or in flight. Owns its flights; lands into the chain's cache."""
+
+    def __init__(
+        self,
+        rules: ChainRules,
+        upstream: Upstream,
+        builder: Builder,
+        cache: BlockCache,
+        permits: Permits,
+        metrics: Metrics,
+        clock: Clock,
+        *,
+        anchored: bool,
+        on_landed: Callable[[ProvableBlock, BlockRef], None],
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        """`on_landed` is called in the step that ends a fill, before anybody sees its block."""
+        self._rules = rules
+        self._upstream = upstream
+        self._builder = builder
+        self._cache = cache
+        self._permits = permits
+        self._metrics = metrics
+        self._clock = clock
+        self._anchored = anchored
+        self._on_landed = on_landed
+        self._flights: Flights[BlockRef, ProvableBlock] = Flights(
+            clock, fill_deadline_s=rules.fill_deadline_s, random_unit=jitter
+        )
+        self._unsettled: TTLCache[bytes, ProvableBlock] = TTLCache(UNSETTLED_BLOCKS, UNMET_MEMORY_S, timer=clock.now)
+
+    def __repr__(self) -> str:
+        return f"<Filling {self._flights!r} {self._permits!r}>"
+
+    def held(self, block_hash: bytes) -> ProvableBlock | None:
+        """The block, if it is at hand."""
+        return self._cache.get(block_hash) or self._unsettled.get(block_hash)
+
+    async def block(self, ref: BlockRef, priority: Priority = Priority.REQUEST) -> ProvableBlock:
+        """The block of the fill in flight for `ref`, or of a new one. Whoever waits here may leave; the fill goes on."""
+        ends_at = deadline.get()
+        return await self._flights.get(
+            ref,
+            lambda fill: self._fill(ref, fill),
+            land=lambda block: self._land(block, ref),
+            priority=priority,
+            deadline=ends_at,
+            cutoff=None if ends_at is None else ends_at - self._rules.min_useful_s,
+        )
+
+    def overtake(self, height: int) -> None:
+        """A reorg at `height`: no fill asked for by a height from there on may land."""
+        self._flights.invalidate(lambda ref: ref.height is not None and ref.height >= height)
+
+    async def aclose(self) -> None:
+        """Ends what is in flight; returns when the work under way has ended too."""
+        await self._flights.aclose()
+
+    async def _fill(self, ref: BlockRef, fill: FillHandle) -> ProvableBlock:
+        """One fetch and one build. The permit is held until the build has truly ended."""
+        labels = (self._rules.name, fill.priority.value)
+        permit = self._permits.hold(fill.priority)
+        fill.on_promote(permit.promote)
+        result = "error"
+        try:
+            async with permit:
+                fill.enter(Stage.FETCHING)
+                deadline.set(fill.deadline)
+                block = await self._upstream.fetch(ref, lambda bodies: self._build(ref, bodies, fill))
+            result = "ok"
+        except ProofError as error:
+            result = _RESULT_OF.get(type(error), "unavailable")
+            raise
+        except asyncio.CancelledError:
+            result = "cancelled"
+            raise
+        finally:
+            self._metrics.fill_total.labels(*labels, result).inc()
+        if fill.started_at is not None:
+            self._metrics.fill_duration_seconds.labels(*labels).observe(self._clock.now() - fill.started_at)
+        return block
+
+    async def _build(self, ref: BlockRef, bodies: BlockBodies, fill: FillHandle) -> ProvableBlock:
+        fill.enter(Stage.BUILDING)
+        chain_id = self._rules.chain_id
+        if chain_id is None:
+            chain_id = self._upstream.known_chain_id or await self._upstream.chain_id()
+        request = BuildRequest(
+            family=self._rules.family,
+            chain_id=chain_id,
+            anchored=self._anchored,
+            height=ref.height,
+            block_hash=ref.block_hash,
+            block_json=bodies.block_json,
+            receipts_json=bodies.receipts_json,
+            receipts_error=bodies.receipts_error,
+        )
+        started = self._clock.now()
+        try:
+            block = await self._builder.build(request)
+        except UnsupportedBlockFormat as error:
+            self._metrics.unknown_header_fields_total.labels(self._rules.name).inc()
+            log.error(
+                "a header has fields that are not known here: a fork?",
+                extra={"chain": self._rules.name, "detail": error.message},
+            )
+            raise
+        self._metrics.merkle_build_duration_seconds.labels(self._rules.name).observe(self._clock.now() - started)
+        for name, verdict in (("transactions", block.transactions_verdict), ("receipts", block.receipts_verdict)):
+            if verdict is Verdict.UNMET:
+                self._metrics.root_mismatch_total.labels(self._rules.name, bodies.upstream, name).inc()
+        return block
+
+    def _land(self, block: ProvableBlock, ref: BlockRef) -> None:
+        """Kept by hash, for good only when its verdicts are lasting."""
+        self._on_landed(block, ref)
+        if block.settled:
+            self._cache.land(block)
+        elif block.receipts_verdict is Verdict.UNMET:
+            self._unsettled[block.block_hash] = block

@@ -1,0 +1,25 @@
+"""What the configuration says of one chain, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .head import FinalityRule
+
+
+@dataclass(frozen=True, slots=True)
+class ChainRules:
+    """Sizes in bytes, times in seconds. `chain_id` None: as the upstream proves it."""
+
+    key: int
+    name: str
+    chain_id: int | None
+    family: str
+    anchor_source: str = "none"
+    finality: FinalityRule = field(default_factory=FinalityRule)
+    max_fills: int = 16
+    max_queued_fills: int = 64
+    cache_bytes: int = 256 * 2**20
+    fill_deadline_s: float = 120.0
+    min_useful_s: float = 0.5
+    head_interval_s: float = 2.0

@@ -1,0 +1,193 @@
+"""The composition root: builds every part from settings, and owns how long each of them lives."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+
+import httpx2
+from prometheus_client import CollectorRegistry
+
+from app import __version__
+from app.anchors.self_attested import SelfAttested
+from app.chain.builder import open_builder
+from app.chain.chain import Chain
+from app.chain.head import FinalityRule
+from app.chain.ports import Anchors, Builder, Upstream
+from app.chain.rules import ChainRules
+from app.chain.supervision import Loop, supervise
+from app.metrics import Metrics
+from app.settings import AnchorSettings, ChainSettings, Settings, UpstreamSettings
+from app.upstream.demo import demo_transport
+from app.upstream.evm import EvmNode
+from app.upstream.posting import NodeLimits
+from app.upstream.single import SingleUpstream
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_S = 0.25
+
+
+class MonotonicClock:
+    """The clock of a running house."""
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return time.monotonic()
+
+
+class House:
+    """Everything that lives while the server runs. The doors read it; `open_house` alone writes it."""
+
+    def __init__(self, chains: Sequence[Chain], builder: Builder, metrics: Metrics) -> None:
+        self.chains: Mapping[int, Chain] = {chain.key: chain for chain in sorted(chains, key=lambda chain: chain.key)}
+        self.by_name: Mapping[str, Chain] = {chain.name: chain for chain in self.chains.values()}
+        self.metrics = metrics
+        self.started = False
+        self.draining = False
+        self.started_at = time.time()
+        self.loop_lag_s = 0.0
+        self._builder = builder
+        self._beat_at = time.monotonic()
+
+    @property
+    def builder_healthy(self) -> bool:
+        """False once the block builders died too often to be trusted with another restart."""
+        return self._builder.healthy
+
+    @property
+    def heartbeat_age_s(self) -> float:
+        """Seconds since the event loop last turned for us."""
+        return time.monotonic() - self._beat_at
+
+    async def beat(self) -> None:
+        """Measures how late the event loop wakes up, until cancelled."""
+        while True:
+            due = time.monotonic() + HEARTBEAT_S
+            await asyncio.sleep(HEARTBEAT_S)
+            self._beat_at = time.monotonic()
+            self.loop_lag_s = max(0.0, self._beat_at - due)
+            self.metrics.event_loop_lag_seconds.observe(self.loop_lag_s)
+
+
+@asynccontextmanager
+async def open_house(settings: Settings) -> AsyncIterator[House]:
+    """A running house: everything is started inside and has ended when the block is left, whichever way."""
+    metrics = Metrics(
+        CollectorRegistry(),
+        version=__version__,
+        git_sha=os.environ.get("COPATH_GIT_SHA", "unknown"),
+        compat_names=settings.metrics.compat_names,
+    )
+    metrics.start_time_seconds.set_to_current_time()
+    async with AsyncExitStack() as parts:
+        builder = await parts.enter_async_context(open_builder(settings.build.processes, metrics))
+        chains = []
+        for chain_settings in settings.chains:
+            chain = _build_chain(chain_settings, settings, builder, metrics, parts)
+            parts.push_async_callback(chain.aclose)
+            chains.append(chain)
+        house = House(chains, builder, metrics)
+        async with asyncio.TaskGroup() as group:
+            heart = Loop("heartbeat")
+            tasks = [group.create_task(supervise(heart, house.beat, metrics), name=heart.name)]
+            tasks += [group.create_task(chain.run(), name=f"chain:{chain.name}") for chain in chains]
+            house.started = True
+            try:
+                yield house
+            finally:
+                house.started = False
+                for task in tasks:
+                    task.cancel()
+
+
+def _build_chain(
+    chosen: ChainSettings, settings: Settings, builder: Builder, metrics: Metrics, parts: AsyncExitStack
+) -> Chain:
+    upstream = _build_upstream(chosen, metrics, parts)
+    rules = ChainRules(
+        key=chosen.chain_key,
+        name=chosen.name,
+        chain_id=chosen.chain_id,
+        family=chosen.family,
+        anchor_source=chosen.anchors.source,
+        finality=FinalityRule(chosen.finality.mode, chosen.finality.depth),
+        max_fills=chosen.cache.max_concurrent_block_fills,
+        max_queued_fills=chosen.cache.max_queued_fills,
+        cache_bytes=chosen.cache.merkle_max_bytes,
+        fill_deadline_s=settings.admission.request_timeout_secs,
+    )
+    metrics.register_chain(chosen.name, chosen.chain_key, [each.name for each in chosen.upstream_list])
+    anchors = _build_anchors(chosen.chain_key, chosen.anchors)
+    chain = Chain(rules, upstream, builder, anchors, metrics, MonotonicClock())
+    for loop in chain.loops:
+        metrics.register_task(loop.name)
+    return chain
+
+
+def _build_upstream(chosen: ChainSettings, metrics: Metrics, parts: AsyncExitStack) -> Upstream:
+    primary, *fallbacks = chosen.upstream_list
+    if fallbacks:
+        log.warning(
+            "only the first upstream is used until several are supported",
+            extra={"chain": chosen.name, "unused": [each.name for each in fallbacks]},
+        )
+    node = _build_node(primary, chosen, metrics)
+    parts.push_async_callback(node.aclose)
+    return SingleUpstream(node)
+
+
+def _build_node(chosen: UpstreamSettings, chain: ChainSettings, metrics: Metrics) -> EvmNode:
+    url = str(chosen.url)
+    transport: httpx2.AsyncBaseTransport | None = None
+    if url.startswith("demo:"):
+        transport = demo_transport(url.removeprefix("demo:"))
+    return EvmNode(
+        chosen.name,
+        url,
+        chain_id=chain.chain_id,
+        headers=chosen.headers,
+        limits=NodeLimits(attempt_timeout_s=chain.routing.attempt_timeout_secs),
+        transport=transport,
+        observer=_Counting(metrics, chain.name, chosen.name),
+    )
+
+
+def _build_anchors(chain_key: int, chosen: AnchorSettings) -> Anchors | None:
+    if chosen.source == "self":
+        return SelfAttested(chain_key, chosen.genesis, chosen.interval, chosen.checkpoint_every)
+    return None
+
+
+class _Counting:
+    """What one node does, as metrics."""
+
+    def __init__(self, metrics: Metrics, chain: str, upstream: str) -> None:
+        self._metrics = metrics
+        self._labels = (chain, upstream)
+
+    def on_call(self, method: str, result: str, seconds: float) -> None:
+        self._metrics.upstream_requests_total.labels(*self._labels, method, result).inc()
+        self._metrics.upstream_request_duration_seconds.labels(*self._labels, method).observe(seconds)
+
+    def on_content_invalid(self, check: str) -> None:
+        self._metrics.content_invalid_total.labels(*self._labels, check).inc()
+
+    def on_pool_timeout(self) -> None:
+        self._metrics.upstream_pool_timeouts_total.labels(*self._labels).inc()
+
+    def on_batch_limit(self, size: int) -> None:
+        self._metrics.upstream_batch_limit.labels(*self._labels).set(size)
+
+    def on_state(self, up: bool) -> None:
+        self._metrics.upstream_up.labels(*self._labels).set(up)
+
+
+if TYPE_CHECKING:
+    _fits: type[Upstream] = SingleUpstream
+    _anchors_fit: type[Anchors] = SelfAttested
