@@ -13,7 +13,7 @@ _ZEROS = [bytes(count) for count in range(33)]
 _WORD_BYTES = 32
 
 
-class OutOfRange(ValueError):  # noqa: N818 -- a value without an encoding, not a fault
+class OutOfRange(ValueError):
     """A value that its ABI type cannot hold. `field` names it."""
 
     def __init__(self, field: str, detail: str) -> None:

@@ -114,10 +114,9 @@ def build(items: Sequence[tuple[bytes, bytes]]) -> PackedTrie:
 
         while open_branches and open_branches[-1].depth > shared_after:
             branch = open_branches.pop()
-            # The parent is the next branch up, or one that only now turns out to exist, where the next key turns off.
-            above = max(open_branches[-1].depth if open_branches else -1, shared_after)
-            if above >= 0 and (not open_branches or open_branches[-1].depth < above):
-                open_branches.append(_Branch(above))
+            # The parent is the next branch up, unless the next key turns off in between: then that is a branch too.
+            if shared_after >= 0 and (not open_branches or open_branches[-1].depth < shared_after):
+                open_branches.append(_Branch(shared_after))
             builder.close(branch, open_branches[-1] if open_branches else None, key)
         shared_before = shared_after
     return builder.pack([value for _, value in items])

@@ -33,7 +33,7 @@ Reason = Literal[
 ]
 
 
-class InvalidProof(Exception):  # noqa: N818 -- a verdict on what somebody sent, not a failure of ours
+class InvalidProof(Exception):
     """A proof was refused: at which position in the list of nodes, and how many nibbles into the key."""
 
     def __init__(

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -7,8 +9,10 @@ from hypothesis import strategies as st
 from trie import HexaryTrie
 
 from app.core import trie
+from app.core.receipts import decode_receipt, encodings
+from app.core.rpc_json import decode_receipts
 from tests import reference
-from tests.corpus_files import fixtures
+from tests.corpus_files import VECTORS, fixtures, receipts_json, recorded
 from tests.oracles import solidity, trie_library
 
 Items = list[tuple[bytes, bytes]]
@@ -75,6 +79,16 @@ def test_receipt_tries_of_the_fixtures(name: str) -> None:
     packed = trie.build_ordered(values)
     assert packed.root == _bytes(expect["receiptsRoot"])
     assert [trie.prove(packed, index) for index in range(packed.count)] == trie_library.proofs_of(values)
+
+
+def test_growing_block_has_the_published_root_after_every_receipt() -> None:
+    vector = json.loads((VECTORS / "mpt" / "unichain-sepolia_35535698_receipt_prefix_roots.json").read_text())
+    record = recorded("full", "unichain-sepolia_35535698")
+    receipts = [decode_receipt(receipt, None) for receipt in decode_receipts(receipts_json(record))]
+    name, leaves = next(encodings(receipts, "op-stack"))
+    assert name == "canonical"
+    for prefix in vector["prefixes"]:
+        assert trie.build_ordered(leaves[: prefix["k"]]).root == _bytes(prefix["receiptsRoot"])
 
 
 def test_B41_extension_on_the_path_is_understood_outside() -> None:

@@ -208,7 +208,7 @@ def _branch(**slots: bytes) -> bytes:
         (_bytes("c211c0"), "0 items"),
         (b"\xe1\x11\x9f" + bytes(31), "neither a hash nor a node"),
         (b"\xe3\x11\xa1" + bytes(33), "neither a hash nor a node"),
-        (b"\xe2\x11\xe0\x31\x9e" + bytes(30), "32 bytes or more"),
+        (b"\xe1\x11\xdf\x31\x9d" + bytes(29), "32 bytes or more"),
         (_branch(_0=b"\x61"), "neither a hash nor a node"),
         (_branch(_15=_bytes("c22161")), "hex prefix"),
         (_branch(_5=_bytes("c3318161")), "needs none"),
