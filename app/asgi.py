@@ -19,7 +19,7 @@ from app import __version__, house
 from app.api import chains, docs, health, native, problems, usc
 from app.api.cors import Cors
 from app.api.crossing import ChainCheck, Signpost
-from app.api.guard import Guard
+from app.api.guard import Guard, Limits
 from app.api.lobby import Lobby
 from app.api.observe import Bypass, HttpMetrics, Observe
 from app.api.visit import RouteTable
@@ -53,13 +53,16 @@ def create_app(
         redirect_slashes=False,
         lifespan=lifespan,
         # Admission stands between the chain check and the methods, compression behind it.
-        middleware=[Middleware(Guard), Middleware(ChainCheck), Middleware(Signpost)],
+        middleware=[Middleware(Guard), Middleware(Limits), Middleware(ChainCheck), Middleware(Signpost)],
         exception_handlers={
             HTTPException: problems.answer_http_exception,
             RequestValidationError: problems.answer_validation_error,
+            Exception: problems.answer_fault,
         },
     )
     for door in (usc, native, chains, health, docs):
         door.add_routes(routes)
     table = RouteTable(routes.routes)
-    return Observe(Cors(Bypass(HttpMetrics(routes), direct=routes), settings.cors.allow_origins), table)
+    # The guard among the routes lets the metrics see the status of a fault; the outer one is for the layers before it.
+    guarded = Guard(Bypass(HttpMetrics(routes), direct=routes))
+    return Observe(Cors(guarded, settings.cors.allow_origins), table)

@@ -23,7 +23,7 @@ MAX_BODY_BYTES = 2 * 1024 * 1024
 
 
 class Guard:
-    """ASGI layer: refuses oversized requests, and answers whatever the layers behind it raise."""
+    """ASGI layer: answers whatever the layers behind it raise."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -40,8 +40,7 @@ class Guard:
             await send(message)
 
         try:
-            refuse_oversized(scope)
-            await self.app(scope, limited(receive), watched)
+            await self.app(scope, receive, watched)
         except ProofError as refusal:
             if started:
                 raise  # half an answer is out: only a broken connection can still say so
@@ -51,6 +50,19 @@ class Guard:
             if started:
                 raise
             await problems.answer(scope, Internal("internal error"))(scope, receive, send)
+
+
+class Limits:
+    """ASGI layer: refuses requests that are larger than this server reads."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            refuse_oversized(scope)
+            receive = limited(receive)
+        await self.app(scope, receive, send)
 
 
 def report(scope: Scope, fault: BaseException) -> None:

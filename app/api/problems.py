@@ -156,3 +156,8 @@ async def answer_validation_error(request: Request, fault: Exception) -> Respons
         return answer(request.scope, errors.MalformedJson("the request body is not JSON"))
     where = ".".join(str(step) for step in first["loc"])
     return answer(request.scope, errors.InvalidParameter(f"invalid parameter: {where}: {first['msg']}"))
+
+
+async def answer_fault(request: Request, fault: Exception) -> Response:
+    """Exception handler for what even the guard could not answer; the framework would send plain text."""
+    return answer(request.scope, errors.Internal("internal error"))
