@@ -20,7 +20,7 @@ from app.core.deadlines import remaining_s
 from app.core.hexadecimal import parse_quantity
 
 from . import jsonrpc
-from .faults import CallFailed, Fault
+from .faults import ANSWERED, CallFailed, Fault
 from .observer import NoObserver, UpstreamObserver
 from .posting import NodeLimits, Poster
 from .standing import Capabilities, Standing
@@ -218,7 +218,8 @@ class EvmNode:
         if failure.fault is Fault.DENIED:
             logger.error("upstream %s refuses us: %s", self.name, failure.message)
         elif failure.excerpt:
-            logger.warning("upstream %s, %s: %s: %s", self.name, method, failure, failure.excerpt)
+            level = logging.DEBUG if failure.fault in ANSWERED else logging.WARNING
+            logger.log(level, "upstream %s, %s: %s: %s", self.name, method, failure, failure.excerpt)
 
     def _report_state(self, was_up: bool) -> None:
         if self.standing.up != was_up:

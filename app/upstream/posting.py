@@ -13,6 +13,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import httpx2
 
@@ -119,7 +120,6 @@ class Poster:
     origin: str = field(init=False)
     """`scheme://host[:port]`: all of the URL that may be shown."""
     _secrets: tuple[str, ...] = field(init=False)
-    _tls: ssl.SSLContext | bool = field(init=False)
     _pool: _Pool = field(init=False)
     _fresh: _Pool = field(init=False)
     _retired: list[_Pool] = field(init=False, default_factory=list)
@@ -134,7 +134,6 @@ class Poster:
         host = f"[{parsed.host}]" if ":" in parsed.host else parsed.host
         self.origin = f"{parsed.scheme}://{host}" + ("" if parsed.port is None else f":{parsed.port}")
         self._secrets = tuple(sorted(_secret_parts(parsed, self.headers), key=len, reverse=True))
-        self._tls = httpx2.create_ssl_context(trust_env=self.trust_env) if parsed.scheme == "https" else True
         _keep_urls_out_of_logs()
         self._pool = self._open(self.limits.max_connections)
         self._fresh = self._open(0)
@@ -263,7 +262,7 @@ class Poster:
         headers = {"content-type": "application/json", "accept": "application/json", "accept-encoding": ACCEPT_ENCODING}
         return _Pool(
             httpx2.AsyncClient(
-                verify=self._tls,
+                verify=_tls_context(self.trust_env),
                 limits=limits,
                 transport=self.transport,
                 headers={**headers, **self.headers},
@@ -310,6 +309,12 @@ def _transport_failure(error: httpx2.HTTPError) -> CallFailed:
     if isinstance(error, httpx2.NetworkError | httpx2.RemoteProtocolError):
         return CallFailed(Fault.RESET, "the connection broke off")
     return CallFailed(Fault.UNREACHABLE, "the request could not be sent")
+
+
+@lru_cache
+def _tls_context(trust_env: bool) -> ssl.SSLContext:
+    # Loading the trusted roots takes tens of milliseconds: once per process is enough.
+    return httpx2.create_ssl_context(trust_env=trust_env)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

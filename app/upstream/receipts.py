@@ -102,12 +102,12 @@ def _spelled(form: ReceiptsForm, block_hash: bytes, height: int | None) -> objec
 # --- what the texts say ---------------------------------------------------------------------------------------------
 
 
-class _Listed(msgspec.Struct):
-    transactions: list[msgspec.Raw | None]
-
-
 class _Hashed(msgspec.Struct):
     hash: str
+
+
+class _Listed(msgspec.Struct):
+    transactions: list[_Hashed | str]
 
 
 class _Placed(msgspec.Struct, rename="camel"):
@@ -116,7 +116,6 @@ class _Placed(msgspec.Struct, rename="camel"):
 
 
 _listed_decoder = msgspec.json.Decoder(_Listed)
-_hashed_decoder = msgspec.json.Decoder(_Hashed | str)
 _placed_decoder = msgspec.json.Decoder(_Placed)
 
 
@@ -132,13 +131,10 @@ async def transaction_hashes(block_json: bytes) -> list[bytes]:
 
 def _transaction_hashes(block_json: bytes) -> list[bytes]:
     try:
-        hashes: list[bytes] = []
-        for entry in _listed_decoder.decode(block_json).transactions:
-            listed = _hashed_decoder.decode(entry or b"null")
-            hashes.append(from_hex_exact(listed if isinstance(listed, str) else listed.hash, 32))
+        listed = _listed_decoder.decode(block_json).transactions
+        return [from_hex_exact(entry if isinstance(entry, str) else entry.hash, 32) for entry in listed]
     except (msgspec.MsgspecError, ValueError, RecursionError):
         raise ContentInvalid("decode", "the transactions of the block cannot be read") from None
-    return hashes
 
 
 def require_place(raw: bytes, tx_hash: bytes, block_hash: bytes) -> None:

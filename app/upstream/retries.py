@@ -32,9 +32,11 @@ class RetryBudget:
 
     def take(self, now: float) -> bool:
         """Whether one retry may be made now; if so, it is paid for."""
-        if self.refilled_at is not None and now > self.refilled_at:
-            self.tokens = min(self.capacity, self.tokens + (now - self.refilled_at) * self.per_second)
-        self.refilled_at = now
+        if self.refilled_at is None:
+            self.refilled_at = now
+        passed_s = max(0.0, now - self.refilled_at)
+        self.tokens = min(self.capacity, self.tokens + passed_s * self.per_second)
+        self.refilled_at += passed_s
         if self.tokens < 1.0:
             return False
         self.tokens -= 1.0
@@ -69,7 +71,7 @@ class Patience:
         left_s = remaining_s(self._clock())
         if left_s is not None:
             useful_s = left_s - 2 * MIN_USEFUL_S
-            if useful_s <= 0.0 or (whole and useful_s < delay_s):
+            if useful_s < 0.001 or (whole and useful_s < delay_s):
                 return False
             delay_s = min(delay_s, useful_s)
         await self._pause(delay_s)
