@@ -145,27 +145,43 @@ def running_copath(*chains: dict[str, object], **settings: object) -> Iterator[C
             **settings,
         }
         (place / "config.yaml").write_text(yaml.safe_dump(config))
-        log = place / "log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "app", "serve", "--config", str(place / "config.yaml")],
-                cwd=_ROOT,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={name: value for name, value in os.environ.items() if not name.startswith("COPATH_")},
-            )
-        copath = Copath(port, process, log)
-        try:
-            _wait_until_it_listens(copath)
+        with _running(["serve", "--config", str(place / "config.yaml")], {}, port, place) as copath:
             yield copath
-        finally:
-            copath.client.close()
-            process.terminate()
-            try:
-                process.wait(timeout=1)
-            except subprocess.TimeoutExpired:  # it is draining: nobody is left to drain for
-                process.kill()
-                process.wait()
+
+
+@contextmanager
+def running_demo() -> Iterator[Copath]:
+    """The demo, as it comes: no file, blocks from the package."""
+    with tempfile.TemporaryDirectory(prefix="copath-test-") as folder:
+        port = free_port()
+        with _running(["serve"], {"COPATH_BIND_PORT": str(port)}, port, Path(folder)) as copath:
+            yield copath
+
+
+@contextmanager
+def _running(arguments: list[str], environment: dict[str, str], port: int, place: Path) -> Iterator[Copath]:
+    log = place / "log"
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("COPATH_")}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "app", *arguments],
+            cwd=place,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=inherited | environment | {"PYTHONPATH": str(_ROOT)},
+        )
+    copath = Copath(port, process, log)
+    try:
+        _wait_until_it_listens(copath)
+        yield copath
+    finally:
+        copath.client.close()
+        process.terminate()
+        try:
+            process.wait(timeout=1)
+        except subprocess.TimeoutExpired:  # it is draining: nobody is left to drain for
+            process.kill()
+            process.wait()
 
 
 def _wait_until_it_listens(copath: Copath) -> None:

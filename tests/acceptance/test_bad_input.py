@@ -143,13 +143,13 @@ def unasked(source: RecordedChain) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("unasked")
-@pytest.mark.parametrize(("what", "path", "status", "code"), _native_cases(), ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("what", "path", "status", "code"), [*_native_cases()], ids=lambda value: str(value)[:40])
 def test_B73_native_input(what: str, path: str, status: int, code: str, copath: Copath) -> None:
     _judge_error(copath.get(f"/api/v1/{path}"), status, code, NATIVE)
 
 
 @pytest.mark.usefixtures("unasked")
-@pytest.mark.parametrize(("what", "path", "status", "code"), _compatible_cases(), ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("what", "path", "status", "code"), [*_compatible_cases()], ids=lambda value: str(value)[:40])
 def test_B73_compatible_input(what: str, path: str, status: int, code: str, copath: Copath) -> None:
     _judge_error(copath.get(f"/api/v1/{path}"), status, code, COMPATIBLE)
 

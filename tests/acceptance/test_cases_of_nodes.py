@@ -411,7 +411,7 @@ def test_B01_both_roots_of_a_block_of_mixed_types(running: Running) -> None:
             running.proven("mixed3", kind, index)
 
 
-@pytest.mark.parametrize(("number", "what"), enumerate(WRONG_ROOTS), ids=lambda value: str(value).replace(" ", "-"))
+@pytest.mark.parametrize(("number", "what"), [*enumerate(WRONG_ROOTS)], ids=lambda value: str(value).replace(" ", "-"))
 def test_B01_a_root_made_by_a_common_mistake_is_not_served(number: int, what: str, running: Running) -> None:
     name = f"wrong-root-{number}"
     for index in range(3):

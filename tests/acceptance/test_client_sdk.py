@@ -123,7 +123,7 @@ def test_proofs_by_position_are_the_same_and_the_checker_accepts_the_exact_bytes
         assert answer.json["cached"] in (True, False)
         upper = _judge(anchored, answer.json, height, index, record)
         asked = {"chainKey": anchored.key, "headerNumber": height, "txIndex": index}
-        check_usc(answer.body, asked, anchored.digests[upper])
+        check_usc(answer.body, asked, (upper, anchored.digests[upper]))
 
 
 def test_a_damaged_proof_is_refused(anchored: Range) -> None:
@@ -131,13 +131,14 @@ def test_a_damaged_proof_is_refused(anchored: Range) -> None:
         body = anchored.copath.get(f"/api/v1/proof/{anchored.key}/{height}/{index}").json
         asked = {"chainKey": anchored.key, "headerNumber": height, "txIndex": index}
         upper = height + len(body["continuityProof"]["roots"]) - 1
-        digest = anchored.digests[upper]
-        check_usc(_compact(body), asked, digest)
+        anchor = (upper, anchored.digests[upper])
+        check_usc(_compact(body), asked, anchor)
         for broken in _damages(body, seed=height):
             with pytest.raises(Refused):
-                check_usc(_compact(broken), asked, digest)
-        with pytest.raises(Refused):
-            check_usc(_compact(body), asked, anchored.digests[upper - 1])
+                check_usc(_compact(broken), asked, anchor)
+        for other in ((upper, anchored.digests[upper - 1]), (upper - 1, anchored.digests[upper - 1])):
+            with pytest.raises(Refused):
+                check_usc(_compact(body), asked, other)
 
 
 def _damages(body: dict[str, Any], seed: int) -> Iterator[dict[str, Any]]:
@@ -192,7 +193,7 @@ def test_batches_share_one_chain_of_roots(anchored: Range) -> None:
     roots = body["continuityProof"]["roots"]
     upper = heights[0] + len(roots) - 1
     assert upper >= heights[-1]
-    check_usc_batch(by_hash.body, {"chainKey": anchored.key}, anchored.digests[upper])
+    check_usc_batch(by_hash.body, {"chainKey": anchored.key}, (upper, anchored.digests[upper]))
     assert list(body["merkleProofs"]) == [str(height) for height in heights]
     for height, index, record in places:
         # What a client passes to the verifier: its own item, and the roots from its height on.
