@@ -6,7 +6,6 @@ the blocks, their proofs and the digest chain are the real ones.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from app.core.hexadecimal import to_hex
 from app.core.provable_block import BuildRequest, ProvableBlock
 from app.metrics import Metrics
 from tests.corpus_files import block_json, family, receipts_json, recorded
+from tests.fakes import Hold
 
 
 @lru_cache(maxsize=64)
@@ -105,8 +105,8 @@ class RecordedChain:
     reasons: tuple[str, ...] = ()
     looked_up: list[str] = field(default_factory=list)
     fails_with: BaseException | None = None
-    held: asyncio.Event | None = None
-    """While set and clear, every answer waits for it."""
+    held: Hold | None = None
+    """While set, every answer stops there."""
     settled: set[bytes] = field(default_factory=set)
 
     @property
@@ -145,7 +145,7 @@ class RecordedChain:
 
     async def _found(self, block: ProvableBlock, level: Level, index: int | None) -> Found:
         if self.held is not None:
-            await self.held.wait()
+            await self.held.stop()
         if self.fails_with is not None:
             raise self.fails_with
         finality = self.heads.finality_of(block.height)

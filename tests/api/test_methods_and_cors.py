@@ -11,11 +11,12 @@ import pytest
 from app.api.visit import RouteTable
 from app.core.errors import Draining
 from app.core.hexadecimal import to_hex
-from tests.api.fakes import RecordedHouse, plain_chain
+from tests.api.fakes import RecordedHouse
 from tests.api.serving import serving
+from tests.corpus_files import recorded
 
-BLOCK = plain_chain().blocks[0]
-TX_HASH = to_hex(BLOCK.transaction_hash(5))
+HEIGHT = 19426587
+TX_HASH = recorded("full", f"mainnet_{HEIGHT}")["block"]["transactions"][5]["hash"]
 
 EVERY_GET = [
     "/",
@@ -40,9 +41,9 @@ EVERY_GET = [
     f"/api/v1/proofs/modern/transactions/{TX_HASH}",
     f"/api/v1/proofs/modern/receipts/{TX_HASH}",
     f"/api/v1/proofs/modern/logs/{TX_HASH}/0",
-    f"/api/v1/proofs/modern/blocks/{BLOCK.height}/transactions/0",
-    f"/api/v1/proofs/modern/blocks/{BLOCK.height}/receipts/0",
-    f"/api/v1/proofs/modern/blocks/{BLOCK.height}/logs/0",
+    f"/api/v1/proofs/modern/blocks/{HEIGHT}/transactions/0",
+    f"/api/v1/proofs/modern/blocks/{HEIGHT}/receipts/0",
+    f"/api/v1/proofs/modern/blocks/{HEIGHT}/logs/0",
 ]
 
 

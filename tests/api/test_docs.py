@@ -1,0 +1,157 @@
+"""The OpenAPI document against the routes, the answers and the table of errors; and a page that needs no other host."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import httpx2
+import jsonschema_rs
+import pytest
+
+from app.api.problems import PROBLEMS
+from app.api.visit import COMPATIBLE, RouteTable
+from app.core.hexadecimal import to_hex
+from tests.api.fakes import RecordedHouse
+
+UNDOCUMENTED = {
+    "/",
+    "/docs",
+    "/docs/swagger-ui-bundle.js",
+    "/docs/swagger-ui.css",
+    "/docs/favicon.png",
+    "/api/swagger",
+    "/api/swagger/",
+    "/api/swagger/openapi.json",
+    "/openapi.json",
+}
+
+
+@pytest.fixture
+async def document(client: httpx2.AsyncClient) -> dict[str, Any]:
+    """The OpenAPI document as it is served."""
+    parsed: dict[str, Any] = (await client.get("/openapi.json")).json()
+    return parsed
+
+
+def operations(document: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    return [
+        (path, method, operation) for path, found in document["paths"].items() for method, operation in found.items()
+    ]
+
+
+async def test_the_document_lists_the_routes_and_no_others(document: dict[str, Any], route_table: RouteTable) -> None:
+    documented = {(path, method.upper()) for path, method, _ in operations(document)}
+    routed = {
+        (sign.template, method)
+        for sign in route_table.signs
+        for method in sign.methods - {"HEAD"}
+        if sign.template not in UNDOCUMENTED
+    }
+    assert documented == routed
+    assert {sign.template for sign in route_table.signs} >= UNDOCUMENTED
+    assert {sign.template for sign in route_table.signs} >= COMPATIBLE
+
+
+async def test_every_operation_is_named_once_and_described(document: dict[str, Any]) -> None:
+    ids = [operation["operationId"] for _, _, operation in operations(document)]
+    assert len(ids) == len(set(ids))
+    for path, _, operation in operations(document):
+        assert operation["summary"], path
+        named = {parameter["name"] for parameter in operation.get("parameters", ()) if parameter["in"] == "path"}
+        assert named == set(re.findall(r"\{(\w+)\}", path))
+
+
+async def test_B72_errors_are_documented_where_they_can_happen(document: dict[str, Any]) -> None:
+    for path, _, operation in operations(document):
+        listed = {int(status) for status in operation["responses"]}
+        assert {405, 413, 500} <= listed, path
+        if path.startswith("/api/v1/proof"):
+            assert {200, 400, 404, 409, 422, 503, 504} <= listed, path
+        for status in listed - {200}:
+            ((media_type, content),) = operation["responses"][str(status)]["content"].items()
+            if path in ("/livez", "/readyz", "/health") and status == 503:
+                continue
+            plain = path in COMPATIBLE
+            assert media_type == ("application/json" if plain else "application/problem+json")
+            assert content["schema"]["$ref"].endswith("/ErrorBody" if plain else "/ProblemBody")
+    codes = document["components"]["schemas"]["ErrorBody"]["properties"]["code"]["enum"]
+    assert codes == sorted(PROBLEMS)
+
+
+def validator(document: dict[str, Any], path: str, status: int) -> jsonschema_rs.Validator:
+    """For the body that `path` documents for `status`."""
+    ((_, content),) = document["paths"][path]["get"]["responses"][str(status)]["content"].items()
+    inlined = {**content["schema"], "components": document["components"]}
+    return jsonschema_rs.validator_for(inlined)
+
+
+async def test_answers_are_as_documented(
+    client: httpx2.AsyncClient, document: dict[str, Any], house: RecordedHouse
+) -> None:
+    block = house.by_name["modern"].blocks[0]
+    tx_hash = to_hex(block.transaction_hash(5))
+    native = "/api/v1/proofs/{chain}"
+    for template, path, status in (
+        (native + "/transactions/{tx_hash}", f"/api/v1/proofs/11/transactions/{tx_hash}", 200),
+        (native + "/receipts/{tx_hash}", f"/api/v1/proofs/11/receipts/{tx_hash}", 200),
+        (native + "/logs/{tx_hash}/{log_index}", f"/api/v1/proofs/11/logs/{tx_hash}/0", 200),
+        (native + "/logs/{tx_hash}/{log_index}", f"/api/v1/proofs/11/logs/{tx_hash}/99999", 404),
+        (native + "/blocks/{block}/receipts/{i}", "/api/v1/proofs/11/blocks/x/receipts/0", 400),
+        ("/api/v1/proof/{chain_key}/{header_number}/{tx_index}", "/api/v1/proof/2/1000004/0", 200),
+        ("/api/v1/proof/{chain_key}/{header_number}/{tx_index}", "/api/v1/proof/2/1000019/0", 422),
+        ("/api/v1/attested-height/{chain_key}", "/api/v1/attested-height/2", 200),
+        ("/api/v1/attested-height/{chain_key}", "/api/v1/attested-height/11", 200),
+        ("/api/v1/chains", "/api/v1/chains", 200),
+        ("/api/v1/chains/{chain}", "/api/v1/chains/modern", 200),
+        ("/livez", "/livez", 200),
+        ("/readyz", "/readyz", 200),
+        ("/health", "/health", 200),
+        ("/api/v1/health", "/api/v1/health", 200),
+    ):
+        response = await client.get(path)
+        assert response.status_code == status, path
+        problems = [error.message for error in validator(document, template, status).iter_errors(response.json())]
+        assert problems == [], path
+
+
+async def test_documented_fields_are_spelt_as_served(document: dict[str, Any]) -> None:
+    native = document["components"]["schemas"]["NativeProof"]
+    assert {"chainKey", "blockHash", "headerRlp", "transactionIndex", "nodes"} <= set(native["required"])
+    usc = document["components"]["schemas"]["UscProof"]
+    assert {"headerNumber", "txBytes", "continuityProof", "merkleProof", "generatedAt"} <= set(usc["required"])
+
+
+async def test_both_addresses_serve_the_same_document(client: httpx2.AsyncClient) -> None:
+    first, second = await client.get("/openapi.json"), await client.get("/api/swagger/openapi.json")
+    assert first.content == second.content
+    assert first.headers["content-type"] == "application/json"
+    assert json.loads(first.content)["openapi"].startswith("3.")
+
+
+async def test_redirects_lead_to_the_page(client: httpx2.AsyncClient) -> None:
+    root = await client.get("/")
+    assert (root.status_code, root.headers["location"]) == (308, "/api/swagger")
+    swagger = await client.get("/api/swagger")
+    assert (swagger.status_code, swagger.headers["location"]) == (303, "/api/swagger/")
+    page = await client.get("/", follow_redirects=True)
+    assert page.status_code == 200
+    assert page.headers["content-type"].startswith("text/html")
+
+
+@pytest.mark.parametrize("page", ["/docs", "/api/swagger/"])
+async def test_the_page_needs_no_other_host(client: httpx2.AsyncClient, page: str) -> None:
+    html = (await client.get(page)).text
+    assert not re.search(r"https?://|//[a-z]", html)
+    referenced = re.findall(r'(?:src|href)="([^"]+)"', html)
+    assert {reference.rsplit("/", 1)[-1] for reference in referenced} == {
+        "swagger-ui-bundle.js",
+        "swagger-ui.css",
+        "favicon.png",
+    }
+    (openapi,) = re.findall(r'"?url"?: ["\']([^"\']+)["\']', html)
+    for reference in (*referenced, openapi):
+        asset = await client.get(str(httpx2.URL(f"http://copath{page}").join(reference)))
+        assert asset.status_code == 200, reference
+        assert asset.content

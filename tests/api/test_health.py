@@ -1,0 +1,163 @@
+"""Probes and health: what each of them judges, and what it never judges."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx2
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from tests.api.fakes import RecordedHouse
+from tests.api.serving import serving
+from tests.fakes import Hold, settle
+
+
+async def ready(client: httpx2.AsyncClient) -> tuple[int, list[str]]:
+    response = await client.get("/readyz")
+    assert response.json()["ready"] is (response.status_code == 200)
+    return response.status_code, response.json()["reasons"]
+
+
+async def test_all_is_well(client: httpx2.AsyncClient) -> None:
+    assert (await client.get("/livez")).content == b'{"status":"alive"}'
+    assert (await client.get("/health")).content == b'{"status":"ok"}'
+    assert await ready(client) == (200, [])
+    for path in ("/livez", "/health", "/readyz", "/metrics", "/api/v1/health"):
+        assert (await client.get(path)).headers["cache-control"] == "no-store"
+
+
+async def test_B68_liveness_judges_this_process_only(client: httpx2.AsyncClient, house: RecordedHouse) -> None:
+    for chain in house.served:
+        chain.servable, chain.reasons = False, ("no upstream",)
+    house.draining = True
+    assert (await client.get("/livez")).status_code == 200
+    house.heartbeat_age_s = 4.9
+    assert (await client.get("/livez")).status_code == 200
+    house.heartbeat_age_s = 5.1
+    assert (await client.get("/livez")).status_code == 503
+    house.heartbeat_age_s, house.builder_healthy = 0.0, False
+    assert (await client.get("/livez")).status_code == 503
+
+
+async def test_B68_one_servable_chain_is_enough(client: httpx2.AsyncClient, house: RecordedHouse) -> None:
+    down = house.by_name["modern"]
+    down.servable, down.reasons = False, ("no head seen yet", "chain id not known yet")
+    response = await client.get("/readyz")
+    assert response.status_code == 200
+    assert response.json()["chains"] == {
+        "mainnet-early": {"servable": True, "reasons": []},
+        "modern": {"servable": False, "reasons": ["chain id not known yet", "no head seen yet"]},
+    }
+
+
+async def test_B68_reasons_are_stable_and_per_chain(client: httpx2.AsyncClient, house: RecordedHouse) -> None:
+    for chain in house.served:
+        chain.servable, chain.reasons = False, ("b", "a")
+    expected = ["no chain is servable", "mainnet-early: a", "mainnet-early: b", "modern: a", "modern: b"]
+    assert await ready(client) == (503, expected)
+    assert await ready(client) == (503, expected)
+    house.draining, house.loop_lag_s = True, 1.5
+    assert await ready(client) == (503, ["draining", "event loop lags", *expected])
+    house.started = False
+    assert await ready(client) == (503, ["starting"])
+
+
+async def test_readiness_has_the_reference_servers_fields(client: httpx2.AsyncClient) -> None:
+    body = (await client.get("/readyz")).json()
+    assert list(body) == [
+        "ready",
+        "reasons",
+        "eth_rpc_connected",
+        "cc3_finalized_height",
+        "cc3_finalized_age_seconds",
+        "cc3_snapshot_height",
+        "chains",
+    ]
+
+
+async def test_a_lagging_loop_is_not_ready_but_alive(client: httpx2.AsyncClient, house: RecordedHouse) -> None:
+    house.loop_lag_s = 1.1
+    assert (await ready(client))[0] == 503
+    assert (await client.get("/livez")).status_code == 200
+
+
+@pytest.mark.parametrize(("state", "reason"), [({"draining": True}, "draining"), ({"started": False}, "starting")])
+async def test_load_balancers_are_told_to_go_away(
+    client: httpx2.AsyncClient, house: RecordedHouse, state: dict[str, Any], reason: str
+) -> None:
+    for name, value in state.items():
+        setattr(house, name, value)
+    response = await client.get("/health")
+    assert response.status_code == 503
+    assert response.json() == {"status": "unhealthy", "reason": reason}
+
+
+async def test_compat_health_is_always_200(client: httpx2.AsyncClient, house: RecordedHouse) -> None:
+    well = (await client.get("/api/v1/health")).json()
+    assert (well["status"], well["ready"], well["not_ready_reasons"]) == ("healthy", True, [])
+    for chain in house.served:
+        chain.servable = False
+    house.draining = True
+    response = await client.get("/api/v1/health")
+    assert response.status_code == 200
+    body = response.json()
+    assert (body["status"], body["ready"], body["eth_rpc_connected"]) == ("degraded", False, False)
+    assert body["not_ready_reasons"][0] == "draining"
+    assert {"cc3_rpc_connected", "cc3_cache_fresh", "cc3_cache_age_seconds", "uptime_seconds"} <= set(body)
+    assert {"cc3_silent_recoveries", "chains"} <= set(body)
+
+
+async def test_compat_health_is_degraded_while_anchors_are_missing(house: RecordedHouse) -> None:
+    anchored = house.by_name["mainnet-early"]
+    assert anchored.anchors is not None
+    anchored.anchors.attestations.drop_above(anchored.anchors.genesis)
+    async with serving(house) as client:
+        body = (await client.get("/api/v1/health")).json()
+    assert (body["status"], body["cc3_rpc_connected"], body["eth_rpc_connected"]) == ("degraded", False, True)
+
+
+async def test_B58_probes_answer_while_every_chain_hangs(client: httpx2.AsyncClient, house: RecordedHouse) -> None:
+    for chain in house.served:
+        chain.held = Hold()
+    hanging = [asyncio.create_task(client.get("/api/v1/proof/2/1000004/0")) for _ in range(50)]
+    await settle()
+    assert house.by_name["mainnet-early"].held.waiting == 50  # type: ignore[union-attr]
+    for path in ("/livez", "/readyz", "/health", "/metrics", "/api/v1/health", "/api/v1/chains", "/openapi.json"):
+        assert (await client.get(path)).status_code == 200, path
+    assert (await client.get("/api/v1/attested-height/2")).json() == {"attestedHeight": 1000018}
+    for task in hanging:
+        task.cancel()
+    await asyncio.gather(*hanging, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("accept", "openmetrics"),
+    [
+        (None, False),
+        ("*/*", False),
+        ("text/plain;version=0.0.4;q=1,*/*;q=0.1", False),
+        (
+            "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+            "text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+            True,
+        ),
+        ("application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=0.0.4;q=0.4", True),
+        ("application/json", False),
+        ("application/openmetrics-text;version=oops", False),
+    ],
+)
+async def test_B69_the_content_type_of_a_scrape_matches_its_body(
+    client: httpx2.AsyncClient, accept: str | None, openmetrics: bool
+) -> None:
+    headers = [] if accept is None else [("Accept", accept)]
+    response = await client.send(client.build_request("GET", "/metrics", headers=headers))
+    assert response.status_code == 200
+    content_type = response.headers["content-type"]
+    assert content_type.count("charset=") == 1
+    assert content_type.startswith("application/openmetrics-text; version=" if openmetrics else "text/plain; version=")
+    assert response.text.endswith("# EOF\n") is openmetrics
+    parse = parse_openmetrics if openmetrics else parse_text
+    assert any(family.name.startswith("copath_http_requests") for family in parse(response.text))

@@ -1,0 +1,234 @@
+"""Request ids, log lines and HTTP metrics: bounded labels, one line a request, nothing left in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from typing import Any
+
+import httpx2
+import pytest
+
+from app.api.visit import REQUEST_ID
+from app.core.hexadecimal import to_hex
+from app.metrics.labels import METHODS, OUTCOMES, STATUS_CLASSES
+from tests.api.fakes import RecordedHouse
+from tests.fakes import Hold, settle
+
+RECEIPTS = "/api/v1/proofs/{chain}/receipts/{tx_hash}"
+
+
+def receipts_path(house: RecordedHouse, index: int = 0) -> str:
+    return f"/api/v1/proofs/modern/receipts/{to_hex(house.by_name['modern'].blocks[0].transaction_hash(index))}"
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[Any]:
+    return [record for record in caplog.records if record.name == "copath.access"]
+
+
+def series(house: RecordedHouse) -> set[tuple[str, tuple[tuple[str, str], ...]]]:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items())))
+        for family in house.metrics.registry.collect()
+        for sample in family.samples
+    }
+
+
+@pytest.mark.parametrize("inbound", ["abc", "A" * 128, "!~", "trace-00/1;x=2"])
+async def test_a_printable_request_id_is_kept(client: httpx2.AsyncClient, inbound: str) -> None:
+    for path in ("/api/v1/chains", "/livez", "/nothing"):
+        assert (await client.get(path, headers={"X-Request-Id": inbound})).headers["x-request-id"] == inbound
+
+
+@pytest.mark.parametrize("inbound", [b"", b"a b", b"A" * 129, b"\xe9", b"a\tb"])
+async def test_any_other_request_id_is_replaced(client: httpx2.AsyncClient, inbound: bytes) -> None:
+    response = await client.get("/api/v1/chains", headers=[(b"X-Request-Id", inbound)])
+    assert uuid.UUID(response.headers["x-request-id"]).version == 4
+    assert response.headers.get_list("x-request-id") == [response.headers["x-request-id"]]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "outcome", "chain"),
+    [
+        ("/api/v1/proof/2/1000004/0", 200, "served", "mainnet-early"),
+        ("/api/v1/proof/2/1000004/7", 400, "TxIndexOutOfBounds", "mainnet-early"),
+        ("/api/v1/proof/5/1000004/7", 400, "InvalidChainKey", None),
+        ("/nothing", 404, "NotFound", None),
+    ],
+)
+async def test_B50_one_line_a_request_with_its_id(
+    client: httpx2.AsyncClient,
+    caplog: pytest.LogCaptureFixture,
+    path: str,
+    status: int,
+    outcome: str,
+    chain: str | None,
+) -> None:
+    with caplog.at_level(logging.INFO):
+        response = await client.get(path)
+    (line,) = lines(caplog)
+    assert line.request_id == response.headers["x-request-id"]
+    assert (line.status, line.outcome, getattr(line, "chain", None)) == (status, outcome, chain)
+    assert (line.method, line.sent_bytes) == ("GET", len(response.content))
+    assert line.duration_s > 0
+
+
+async def test_log_lines_hold_templates_and_no_hashes(
+    client: httpx2.AsyncClient, house: RecordedHouse, caplog: pytest.LogCaptureFixture
+) -> None:
+    tx_hash = house.by_name["modern"].blocks[0].transaction_hash(0).hex()
+    with caplog.at_level(logging.INFO):
+        await client.get(receipts_path(house))
+        await client.get("/" + "secret" * 100)
+    known, unknown = lines(caplog)
+    assert known.route == RECEIPTS
+    assert tx_hash not in str(vars(known))
+    assert unknown.route == "other"
+    assert len(unknown.path) < 80
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/health", "/metrics"])
+async def test_probes_are_neither_logged_nor_counted(
+    client: httpx2.AsyncClient, house: RecordedHouse, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    with caplog.at_level(logging.INFO):
+        await client.get(path)
+    assert lines(caplog) == []
+    labels = {"method": "GET", "route": path, "status_class": "2xx"}
+    assert house.counted("copath_http_requests_total", **labels) == 0
+
+
+async def test_concurrent_requests_never_share_an_id(
+    client: httpx2.AsyncClient, house: RecordedHouse, caplog: pytest.LogCaptureFixture
+) -> None:
+    house.by_name["modern"].held = hold = Hold()
+    with caplog.at_level(logging.INFO):
+        asked = [asyncio.create_task(client.get(receipts_path(house, index))) for index in range(8)]
+        await settle()
+        assert hold.waiting == house.counted("copath_http_requests_in_flight") == 8
+        hold.release()
+        answers = await asyncio.gather(*asked)
+    ids = {answer.headers["x-request-id"] for answer in answers}
+    assert len(ids) == 8
+    assert {line.request_id for line in lines(caplog)} == ids
+    assert REQUEST_ID.get() is None
+
+
+async def test_other_rooms_can_name_the_request(
+    client: httpx2.AsyncClient, house: RecordedHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str | None] = []
+    monkeypatch.setattr(house.by_name["modern"], "status", lambda: seen.append(REQUEST_ID.get()) or {})  # type: ignore[func-returns-value]
+    response = await client.get("/api/v1/chains/modern")
+    assert seen == [response.headers["x-request-id"]]
+
+
+async def test_B63_distinct_hashes_add_no_series(client: httpx2.AsyncClient, house: RecordedHouse) -> None:
+    async def ask(number: int) -> None:
+        tx_hash = number.to_bytes(32, "big").hex()
+        await client.get(f"/api/v1/proofs/modern/receipts/{tx_hash}", headers={"X-Request-Id": str(number)})
+        await client.get(f"/api/v1/proof-by-tx/2/{tx_hash}")
+        await client.get(f"/api/v1/proofs/modern/blocks/{number}/logs/{number}")
+        await client.request(f"BREW{number}", f"/no/such/{number}")
+        await client.get(f"/api/v1/proof/{number + 100}/{number}/0")
+
+    await ask(0)
+    before = series(house)
+    for number in range(1, 200):
+        await ask(number)
+    assert series(house) == before
+
+
+async def test_B63_labels_come_from_closed_sets(client: httpx2.AsyncClient, house: RecordedHouse) -> None:
+    await client.get(receipts_path(house))
+    await client.request("BREW", receipts_path(house))
+    await client.get("/no/such/path")
+    templates = {"other"} | {
+        labels["route"]
+        for name, pairs in series(house)
+        if name == "copath_http_requests_total" and "{" in (labels := dict(pairs))["route"]
+    }
+    for name, pairs in series(house):
+        labels = dict(pairs)
+        if name == "copath_http_requests_total":
+            assert labels["method"] in METHODS
+            assert labels["status_class"] in STATUS_CLASSES
+            assert labels["route"] in templates or "{" not in labels["route"]
+        if name == "copath_proof_outcome_total":
+            assert labels["outcome"] in OUTCOMES
+            assert labels["chain"] in ("", "modern", "mainnet-early")
+    assert house.counted("copath_http_requests_total", method="other", route=RECEIPTS, status_class="4xx") == 1
+    assert house.counted("copath_http_requests_total", method="GET", route="other", status_class="4xx") == 1
+
+
+async def test_every_route_has_its_series_from_the_start(client: httpx2.AsyncClient, house: RecordedHouse) -> None:
+    assert (
+        house.metrics.registry.get_sample_value(
+            "copath_http_requests_total", {"method": "GET", "route": RECEIPTS, "status_class": "5xx"}
+        )
+        == 0
+    )
+
+
+async def test_a_request_that_is_given_up_leaves_nothing_in_flight(
+    client: httpx2.AsyncClient, house: RecordedHouse, caplog: pytest.LogCaptureFixture
+) -> None:
+    house.by_name["modern"].held = hold = Hold()
+    with caplog.at_level(logging.INFO):
+        asked = asyncio.create_task(client.get(receipts_path(house)))
+        await hold.reached()
+        assert house.counted("copath_http_requests_in_flight") == 1
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+    assert house.counted("copath_http_requests_in_flight") == 0
+    assert house.counted("copath_http_requests_total", method="GET", route=RECEIPTS, status_class="error") == 1
+    assert house.counted("copath_proof_outcome_total", outcome="cancelled", chain="modern") == 1
+    (line,) = lines(caplog)
+    assert (line.status, line.outcome) == (None, "cancelled")
+
+
+async def test_every_proof_request_has_exactly_one_outcome(client: httpx2.AsyncClient, house: RecordedHouse) -> None:
+    modern = house.by_name["modern"]
+    for path in (
+        receipts_path(house),
+        receipts_path(house) + "?finality=x",
+        "/api/v1/proofs/nope/receipts/00",
+        "/api/v1/proof/2/1000004/0",
+        "/api/v1/proof/2/1000005/99",
+        "/api/v1/attested-height/2",
+        "/api/v1/proof/no/such",
+    ):
+        await client.get(path)
+        await client.head(path)
+        await client.post(path)
+        await client.options(path)
+    modern.fails_with = RuntimeError("fault")
+    await client.get(receipts_path(house))
+    modern.fails_with, modern.held = None, Hold()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await client.get(receipts_path(house))
+
+    def total(name: str, prefix: str = "") -> float:
+        return sum(
+            sample.value
+            for family in house.metrics.registry.collect()
+            for sample in family.samples
+            if sample.name == name and sample.labels.get("route", "").startswith(prefix)
+        )
+
+    requests = total("copath_http_requests_total", "/api/v1/proof")
+    assert requests == total("copath_proof_outcome_total") > 20
+
+
+async def test_served_proofs_are_timed_by_where_they_came_from(
+    client: httpx2.AsyncClient, house: RecordedHouse
+) -> None:
+    for _ in range(3):
+        await client.get(receipts_path(house))
+    await client.get(receipts_path(house) + "00")
+    assert house.counted("copath_proof_duration_seconds_count", cache="miss") == 1
+    assert house.counted("copath_proof_duration_seconds_count", cache="hit") == 2
+    assert house.counted("copath_last_proof_timestamp_seconds") > 1_600_000_000
