@@ -63,13 +63,15 @@ $(DEV_READY): requirements-dev.lock pyproject.toml | $(PY)
 	@touch $@
 
 # Versions for which every dependency is to be had ready built come first.
+PYTHONS = $(or $(PYTHON),python3.12 python3.13 python3.11 python3 python)
+
 $(PY):
-	@for python in $(or $(PYTHON),python3.12 python3.13 python3.11 python3 python); do \
+	@for python in $(PYTHONS); do \
 	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then found=$$python; break; fi; \
 	done; \
 	if [ -z "$$found" ]; then \
-	  echo "Python 3.11 or newer is needed and was not found (python3: $$(python3 --version 2>&1 || true))." \
-	    "Install it, or say where it is: make PYTHON=/path/to/python3 ..." >&2; exit 1; \
+	  echo "Python 3.11 or newer is needed, and none of these is one: $(PYTHONS). make PYTHON=/path/to/python3 says where it is." \
+	    >&2; exit 1; \
 	fi; \
 	"$$found" -m venv $(VENV) || { rm -rf $(VENV); \
 	  echo "$$found could not make a virtual environment; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }

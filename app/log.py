@@ -116,6 +116,12 @@ def configure_logging(
             event.setdefault("request_id", current)
         return event
 
+    def drop_leftovers(_logger: object, _method: str, event: EventDict) -> EventDict:
+        # Left on a record by another handler's formatter, and by uvicorn for a coloured terminal.
+        for name in ("message", "asctime", "color_message"):
+            event.pop(name, None)
+        return event
+
     shared: list[structlog.types.Processor] = [
         structlog.contextvars.merge_contextvars,
         bind_request_id,
@@ -132,7 +138,7 @@ def configure_logging(
     handler.set_name("copath")
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder()],
+            foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder(), drop_leftovers],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.processors.StackInfoRenderer(),

@@ -159,6 +159,13 @@ class Metrics:
             "upstream",
             "method",
         )
+        self.upstream_up = gauge("upstream_up", "1 while an upstream may be asked.", "chain", "upstream")
+        self.upstream_batch_limit = gauge(
+            "upstream_batch_limit", "Calls that an upstream takes in one batch; 0 while unknown.", "chain", "upstream"
+        )
+        self.upstream_pool_timeouts_total = counter(
+            "upstream_pool_timeouts_total", "Calls that found no free connection: ours to mend.", "chain", "upstream"
+        )
         self.upstream_head_block = gauge(
             "upstream_head_block", "Newest height an upstream showed.", "chain", "upstream"
         )
@@ -256,6 +263,9 @@ class Metrics:
         _seed(self.content_invalid_total, chains, upstreams, CONTENT_CHECKS)
         _seed(self.root_mismatch_total, chains, upstreams, TRIES)
         for per_upstream in (
+            self.upstream_up,
+            self.upstream_batch_limit,
+            self.upstream_pool_timeouts_total,
             self.upstream_head_block,
             self.upstream_head_age_seconds,
             self.upstream_lag_blocks,

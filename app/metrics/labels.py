@@ -91,7 +91,25 @@ UPSTREAM_METHODS = (
     "eth_getTransactionReceipt",
 )
 ROUTES_TAKEN = ("head_aware", "exclusive", "exclusive_expired", "exclusive_broken", "full")
-CONTENT_CHECKS = ("decode", "identity", "header_hash", "transaction_hash", "signature", "receipts", "roots")
+CONTENT_CHECKS = (
+    "block_hash",
+    "count",
+    "decode",
+    "deposit_nonce",
+    "header_hash",
+    "identity",
+    "null_block",
+    "null_receipt",
+    "null_receipts",
+    "null_transaction",
+    "null_withdrawal",
+    "receipt_block_hash",
+    "receipt_identity",
+    "signature",
+    "transaction_hash",
+    "transaction_index",
+    "withdrawals_root",
+)
 TRIES = ("transactions", "receipts", "withdrawals")
 PROOF_KINDS = ("transaction", "receipt", "log", "multiproof", "usc")
 EXCEPTION_SOURCES = ("main", "thread", "unraisable", "loop", "asgi", "task")

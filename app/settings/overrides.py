@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.settings.errors import SettingsError
-from app.settings.shape import all_paths, annotation_at, is_list, unknown_key
+from app.settings.shape import annotation_at, is_list, unknown_key
 from app.settings.tree import Path, Tree, dotted
 
 PREFIX = "COPATH_"
@@ -24,10 +24,14 @@ _COMPAT: Mapping[str, Path] = {
 CONFIG_VARIABLES = ("COPATH_CONFIG", "PROOF_GEN_CONFIG_FILE")
 _ANCHOR_NODE = "CC3_RPC_URL"
 
-# Not ours although the prefix is: Kubernetes describes every Service to every container of its namespace in variables of
-# these forms (a Service called copath, or copath-postgres), and the test suite has a switch of its own.
+# No settings although the prefix is ours: what the image says of its build, switches of the test suite, and the variables by
+# which Kubernetes describes Services (one called copath, or copath-postgres) to every container of their namespace.
 _NOT_SETTINGS = re.compile(
-    r"COPATH_TESTS_.*|COPATH_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+    r"COPATH_(GIT_SHA|TESTS_.*)=.*"
+    r"|COPATH(_[A-Z0-9]+)*_SERVICE_(HOST|PORT(_[A-Z0-9]+)*)=.*"
+    r"|COPATH(_[A-Z0-9]+)*_PORT(_[0-9]+_(TCP|UDP|SCTP))?=(tcp|udp|sctp)://.*"
+    r"|COPATH(_[A-Z0-9]+)*_PORT_[0-9]+_(TCP|UDP|SCTP)_(PROTO|PORT|ADDR)=.*",
+    re.ASCII,
 )
 
 
@@ -39,14 +43,10 @@ def apply_environment(tree: Tree, environ: Mapping[str, str]) -> None:
     for name in sorted(environ):
         if not name.startswith(PREFIX) or name in CONFIG_VARIABLES or not environ[name].strip():
             continue
-        path = tuple(part.lower() for part in name.removeprefix(PREFIX).split("__"))
-        if path not in _TOP_LEVEL and _NOT_SETTINGS.fullmatch(name):
-            continue
-        put_text(tree, path, environ[name].strip(), name)
+        if not _NOT_SETTINGS.fullmatch(f"{name}={environ[name].strip()}"):
+            path = tuple(part.lower() for part in name.removeprefix(PREFIX).split("__"))
+            put_text(tree, path, environ[name].strip(), name)
     _select_creditcoin_anchors(tree, environ.get(_ANCHOR_NODE, "").strip())
-
-
-_TOP_LEVEL = frozenset(path for path in all_paths() if len(path) == 1)
 
 
 def apply_flags(tree: Tree, flags: Mapping[str, object]) -> None:

@@ -1,0 +1,232 @@
+"""Logs: one line per event, from every library, without a secret in it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import io
+import json
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+import structlog
+
+from app.core.errors import RpcUnavailable
+from app.log import REQUEST_ID, configure_logging, install_fault_hooks, loop_fault_handler, redact_text, report_fault
+
+CANARY = "S3cr3tC4n4ry"
+URL = f"https://user:{CANARY}@node.example:8545/{CANARY}?k={CANARY}#{CANARY}"
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    """A configured log, undone afterwards."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    stream = io.StringIO()
+    configure_logging("info", "json", stream=stream)
+    yield stream
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def hooks() -> Iterator[list[str]]:
+    """Fault hooks that note what they count, undone afterwards."""
+    before = sys.excepthook, threading.excepthook, sys.unraisablehook
+    counted: list[str] = []
+    install_fault_hooks(counted.append)
+    yield counted
+    sys.excepthook, threading.excepthook, sys.unraisablehook = before
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_an_event_is_one_json_line_with_its_facts(stream: io.StringIO) -> None:
+    logging.getLogger("app.chain").info(
+        "fill %s", "done", extra={"height": 7, "block_hash": b"\x01\xff", "chain": "ethereum"}
+    )
+    (line,) = lines(stream)
+    assert line["event"] == "fill done"
+    assert (line["level"], line["logger"]) == ("info", "app.chain")
+    assert (line["height"], line["block_hash"], line["chain"]) == (7, "0x01ff", "ethereum")
+    assert line["timestamp"].endswith("Z")
+
+
+def test_structlog_and_the_standard_library_write_the_same_lines(stream: io.StringIO) -> None:
+    structlog.get_logger("app.a").warning("seen", height=1)
+    logging.getLogger("app.a").warning("seen", extra={"height": 1})
+    first, second = lines(stream)
+    assert {**first, "timestamp": ""} == {**second, "timestamp": ""}
+
+
+def test_lines_carry_the_request_id_while_one_is_set(stream: io.StringIO) -> None:
+    token = REQUEST_ID.set("r-1")
+    logging.getLogger("app").info("inside")
+    REQUEST_ID.reset(token)
+    logging.getLogger("app").info("outside")
+    inside, outside = lines(stream)
+    assert inside["request_id"] == "r-1"
+    assert "request_id" not in outside
+
+
+def test_the_request_id_may_live_elsewhere(stream: io.StringIO) -> None:
+    elsewhere: ContextVar[str | None] = ContextVar("elsewhere", default="r-2")
+    configure_logging(stream=stream, request_id=elsewhere)
+    logging.getLogger("app").info("x")
+    assert lines(stream)[0]["request_id"] == "r-2"
+
+
+def test_configuring_again_replaces_the_handler(stream: io.StringIO) -> None:
+    configure_logging("warning", "json", stream=stream)
+    logging.getLogger("app").info("quiet")
+    logging.getLogger("app").warning("loud")
+    assert [line["event"] for line in lines(stream)] == ["loud"]
+
+
+@pytest.mark.parametrize("name", ["httpx2", "httpcore2.http11", "uvicorn.access"])
+def test_libraries_that_log_every_call_are_quiet(stream: io.StringIO, name: str) -> None:
+    logging.getLogger(name).info("HTTP Request: POST %s", URL)
+    assert stream.getvalue() == ""
+    logging.getLogger(name).warning("trouble")
+    assert len(lines(stream)) == 1
+
+
+def events() -> list[Callable[[logging.Logger], None]]:
+    def with_exception(log: logging.Logger) -> None:
+        try:
+            raise ConnectionError(f"cannot reach {URL}")
+        except ConnectionError:
+            log.exception("failed")
+
+    return [
+        lambda log: log.error("calling %s failed", URL),
+        lambda log: log.error(f"calling ({URL}), then {URL!r}; '{URL}'"),
+        lambda log: log.error("x", extra={"url": URL}),
+        lambda log: log.error("x", extra={"fault": ConnectionError(URL)}),
+        lambda log: log.error("x", extra={"nested": {"urls": [URL, (URL,)], URL: 1}}),
+        lambda log: log.error("x", extra={"headers": {"Authorization": f"Bearer {CANARY}", "X-API-Key": CANARY}}),
+        lambda log: log.error("x", extra={"authorization": CANARY, "pepper": CANARY, "token": CANARY}),
+        lambda log: log.error("x", extra={"raw": [("authorization", f"Bearer {CANARY}")]}),
+        lambda log: log.error(f"Authorization: Basic {CANARY}=="),
+        lambda log: log.error(f"x-api-key: {CANARY}"),
+        lambda log: log.error(f"token was Bearer {CANARY}"),
+        lambda log: log.error(f"GET /v2/x?apikey={CANARY}&token={CANARY}"),
+        lambda log: log.error(f"postgresql+asyncpg://copath:{CANARY}@db:5432/copath"),
+        lambda log: log.error(f"https://user:pa/{CANARY}@node.example/x"),
+        lambda log: log.error(f"HTTPS://{CANARY}:@node.example"),
+        with_exception,
+    ]
+
+
+@pytest.mark.parametrize("format", ["json", "console"])
+@pytest.mark.parametrize("event", events())
+def test_no_secret_reaches_a_line(stream: io.StringIO, event: Callable[[logging.Logger], None], format: str) -> None:
+    configure_logging("info", format, stream=stream)  # type: ignore[arg-type]
+    event(logging.getLogger("httpcore2.connection"))
+    assert stream.getvalue().strip()
+    assert CANARY not in stream.getvalue()
+
+
+def test_secrets_of_the_configuration_reach_no_line_wherever_they_stand(stream: io.StringIO) -> None:
+    configure_logging(stream=stream, secrets=[CANARY, f"longer-{CANARY}"])
+    logging.getLogger("app").error("POST /v3/%s longer-%s", CANARY, CANARY, extra={"path": f"/{CANARY}"})
+    (line,) = lines(stream)
+    assert (line["event"], line["path"]) == ("POST /v3/*** ***", "/***")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (URL, "https://node.example:8545"),
+        (f"at ({URL}).", "at (https://node.example:8545)."),
+        ("https://[::1]:8545/x", "https://[::1]:8545"),
+        ("GET /api/v1/proof/1/2/3 chain_key=1 key 0x80", "GET /api/v1/proof/1/2/3 chain_key=1 key 0x80"),
+        ("a basic check failed", "a basic check failed"),
+        ("demo://sepolia", "demo://sepolia"),
+    ],
+)
+def test_what_is_shown_of_a_text(text: str, shown: str) -> None:
+    assert redact_text(text) == shown
+
+
+# --- faults that nobody caught --------------------------------------------------------------------------------------
+
+
+def raised(fault: Exception) -> Exception:
+    try:
+        raise fault
+    except Exception as caught:  # noqa: BLE001 - to give it a traceback
+        return caught
+
+
+def test_a_fault_is_logged_with_its_place_and_without_a_foreign_message(stream: io.StringIO) -> None:
+    counted: list[str] = []
+    report_fault("task", raised(ValueError(f"payload {CANARY}")), counted.append)
+    (line,) = lines(stream)
+    assert counted == ["task"]
+    assert (line["event"], line["source"], line["type"], line["detail"]) == (
+        "unhandled_exception",
+        "task",
+        "ValueError",
+        None,
+    )
+    assert "test_log.py:" in line["where"]
+    assert any("raised" in frame for frame in line["stack_frames"])
+    assert CANARY not in stream.getvalue()
+
+
+def test_our_own_faults_keep_their_message(stream: io.StringIO) -> None:
+    report_fault("task", raised(RpcUnavailable("no upstream")), lambda _: None)
+    assert lines(stream)[0]["detail"] == "no upstream"
+
+
+def test_a_fault_is_counted_before_it_is_logged(stream: io.StringIO) -> None:
+    class Broken(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise OSError("the log is full")
+
+    counted: list[str] = []
+    broken = Broken()
+    logging.getLogger("app").addHandler(broken)
+    with pytest.raises(OSError, match="full"):
+        report_fault("main", raised(ValueError()), counted.append)
+    logging.getLogger("app").removeHandler(broken)
+    assert counted == ["main"]
+
+
+def test_faults_of_threads_finalizers_and_the_main_thread_are_caught(stream: io.StringIO, hooks: list[str]) -> None:
+    def fail() -> None:
+        raise ValueError
+
+    class Unlucky:
+        def __del__(self) -> None:
+            raise ValueError
+
+    thread = threading.Thread(target=fail)
+    thread.start()
+    thread.join()
+    Unlucky()
+    gc.collect()
+    fault = raised(ValueError())
+    sys.excepthook(type(fault), fault, fault.__traceback__)
+    assert hooks == ["thread", "unraisable", "main"]
+    assert [line["source"] for line in lines(stream)] == hooks
+
+
+async def test_faults_of_forgotten_tasks_are_caught(stream: io.StringIO) -> None:
+    counted: list[str] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(loop_fault_handler(counted.append))
+    loop.call_exception_handler({"message": "x", "exception": raised(ValueError())})
+    loop.call_exception_handler({"message": "Task was destroyed but it is pending!"})
+    assert counted == ["loop", "loop"]
+    assert lines(stream)[1]["detail"] == "Task was destroyed but it is pending!"

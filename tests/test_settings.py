@@ -1,0 +1,585 @@
+"""Settings: what loads, what is refused and in which words, and what may be shown of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from app.settings import (
+    LoadedSettings,
+    NoChainsConfigured,
+    Settings,
+    SettingsError,
+    demo_settings,
+    load_settings,
+    redact_url,
+    redacted,
+    secrets_of,
+)
+from app.settings.kinds import parse_size
+
+ONE_CHAIN = "chains: [{chain_key: 1, eth_rpc_url: 'https://node.example'}]\n"
+
+Load = Callable[..., LoadedSettings]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    """Load a text as a configuration file, under an environment and flags."""
+
+    def load(text: str, environ: Mapping[str, str] | None = None, **flags: object) -> LoadedSettings:
+        path = tmp_path / "config.yaml"
+        path.write_text(text)
+        return load_settings(str(path), environ or {}, flags)
+
+    return load
+
+
+@pytest.fixture
+def refusal(load: Load, tmp_path: Path) -> Callable[..., str]:
+    """The one line with which a text is refused, without the folder of the file."""
+
+    def refusal(text: str, environ: Mapping[str, str] | None = None, **flags: object) -> str:
+        with pytest.raises(SettingsError) as caught:
+            load(text, environ, **flags)
+        line = str(caught.value).replace(f"{tmp_path}/", "")
+        assert "\n" not in line
+        return line
+
+    return refusal
+
+
+def with_chain(rest: str) -> str:
+    return f"chains: [{{chain_key: 1, eth_rpc_url: 'https://node.example', {rest}}}]\n"
+
+
+# --- defaults and sources -------------------------------------------------------------------------------------------
+
+
+def test_defaults_are_those_of_the_contract(load: Load) -> None:
+    settings = load(ONE_CHAIN).settings
+    assert (settings.bind_host, settings.bind_port) == ("127.0.0.1", 3100)
+    assert settings.admission.model_dump() == {
+        "max_in_flight_requests": 64,
+        "max_in_flight_per_chain": 32,
+        "max_warm_in_flight": 256,
+        "request_timeout_secs": 120,
+    }
+    assert (settings.max_batch_size, settings.max_batch_span) == (10, 1000)
+    assert settings.database_url == "sqlite+aiosqlite:///copath.db"
+    assert settings.block_store_url == "file:blocks"
+    assert settings.shutdown.lame_duck_secs == 10
+    assert settings.drain_secs == 125
+    assert settings.build.processes == "auto"
+    chain = settings.chains[0]
+    assert (chain.name, chain.chain_id, chain.family) == ("chain-1", None, "ethereum")
+    assert chain.routing.model_dump() == {
+        "frontier_freshness_blocks": 256,
+        "primary_grace_secs": 6,
+        "attempt_timeout_secs": 20,
+        "primary_retry_cap_secs": 2,
+        "hedge": "off",
+    }
+    assert chain.cache.model_dump() == {
+        "max_concurrent_block_fills": 16,
+        "max_queued_fills": 64,
+        "merkle_max_bytes": 256 * 1024 * 1024,
+        "merkle_retention_blocks": None,
+        "merkle_backfill_enabled": True,
+    }
+    assert (chain.finality.mode, chain.finality.depth) == ("tag", 64)
+    assert (chain.anchors.source, chain.anchors.interval, chain.anchors.checkpoint_every) == ("none", 10, 10)
+
+
+def test_settings_are_frozen(load: Load) -> None:
+    settings = load(ONE_CHAIN).settings
+    with pytest.raises(ValidationError):
+        settings.bind_port = 1
+    with pytest.raises(ValidationError):
+        settings.chains[0].cache.max_queued_fills = 1
+
+
+def test_environment_lies_over_the_file_and_flags_over_both(load: Load) -> None:
+    text = ONE_CHAIN + "admission: {request_timeout_secs: 100}\nmax_batch_size: 3\nbind_port: 1\n"
+    environ = {
+        "REQUEST_TIMEOUT_SECS": "90",
+        "COPATH_ADMISSION__REQUEST_TIMEOUT_SECS": "80.5",
+        "MAX_BATCH_SIZE": "4",
+        "COPATH_BIND_PORT": "2",
+        "COPATH_CORS__ALLOW_ORIGINS": "https://a.example, https://b.example",
+        "COPATH_CONSUMERS__TRUSTED_PROXIES": '["10.0.0.0/8"]',
+        "COPATH_METRICS__COMPAT_NAMES": "true",
+        "COPATH_CONSUMERS__MAX_IN_FLIGHT": "",
+        "COPATH_BLOCK_STORE_URL": "null",
+    }
+    settings = load(text, environ, bind_port=3, **{"logging.level": "debug", "bind_host": None}).settings
+    assert settings.admission.request_timeout_secs == 80.5
+    assert settings.max_batch_size == 4
+    assert settings.bind_port == 3
+    assert settings.bind_host == "127.0.0.1"
+    assert settings.cors.allow_origins == ("https://a.example", "https://b.example")
+    assert settings.consumers.trusted_proxies == ("10.0.0.0/8",)
+    assert settings.metrics.compat_names is True
+    assert settings.consumers.max_in_flight is None
+    assert settings.block_store_url is None
+    assert settings.logging.level == "debug"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("MAX_IN_FLIGHT_REQUESTS", "70", lambda s: s.admission.max_in_flight_requests == 70),
+        ("MAX_IN_FLIGHT_PER_CHAIN", "12", lambda s: s.admission.max_in_flight_per_chain == 12),
+        ("REQUEST_TIMEOUT_SECS", "60", lambda s: s.admission.request_timeout_secs == 60),
+        ("MAX_BATCH_SIZE", "5", lambda s: s.max_batch_size == 5),
+        ("MAX_BATCH_SPAN", "50", lambda s: s.max_batch_span == 50),
+    ],
+)
+def test_names_of_the_reference_server_are_understood(
+    load: Load, name: str, value: str, expected: Callable[[Settings], bool]
+) -> None:
+    assert expected(load(ONE_CHAIN, {name: value}).settings)
+
+
+def test_a_chain_is_overridden_or_made_by_its_key(load: Load) -> None:
+    environ = {
+        "COPATH_CHAINS__1__ETH_RPC_URL": "https://other.example",
+        "COPATH_CHAINS__1__CACHE__MERKLE_MAX_BYTES": "1GiB",
+        "COPATH_CHAINS__42161__ETH_RPC_URL": "https://arbitrum.example",
+        "COPATH_CHAINS__42161__FAMILY": "arbitrum",
+        "COPATH_CHAINS__42161__ETH_RPC_FALLBACK_URLS": "https://b.example,https://c.example",
+    }
+    first, second = load(ONE_CHAIN, environ).settings.chains
+    assert first.eth_rpc_url == "https://other.example"
+    assert first.cache.merkle_max_bytes == 2**30
+    assert (second.chain_key, second.name, second.family) == (42161, "chain-42161", "arbitrum")
+    assert [upstream.name for upstream in second.upstream_list] == ["primary", "fallback-1", "fallback-2"]
+
+
+def test_environment_alone_makes_a_server() -> None:
+    settings = load_settings(None, {"COPATH_CHAINS__1__ETH_RPC_URL": "https://node.example"}).settings
+    assert [chain.chain_key for chain in settings.chains] == [1]
+
+
+def test_flags_alone_make_a_server() -> None:
+    settings = load_settings(None, {}, {"eth_rpc_url": "https://node.example", "chain_key": 5}).settings
+    assert [(chain.chain_key, chain.eth_rpc_url) for chain in settings.chains] == [(5, "https://node.example")]
+    assert load_settings(None, {}, {"eth_rpc_url": "https://node.example"}).settings.chains[0].chain_key == 1
+
+
+def test_the_configuration_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
+    path = tmp_path / "named.yaml"
+    path.write_text(ONE_CHAIN + "bind_port: 7\n")
+    assert load_settings(None, {"PROOF_GEN_CONFIG_FILE": str(path)}).settings.bind_port == 7
+
+
+def test_variables_that_kubernetes_sets_for_services_are_no_settings(load: Load) -> None:
+    environ = {
+        "COPATH_SERVICE_HOST": "10.0.0.1",
+        "COPATH_SERVICE_PORT": "3100",
+        "COPATH_SERVICE_PORT_HTTP": "3100",
+        "COPATH_PORT": "tcp://10.0.0.1:3100",
+        "COPATH_PORT_3100_TCP": "tcp://10.0.0.1:3100",
+        "COPATH_PORT_3100_TCP_ADDR": "10.0.0.1",
+        "COPATH_POSTGRES_SERVICE_HOST": "10.0.0.2",
+        "COPATH_POSTGRES_PORT_5432_TCP_PROTO": "tcp",
+        "COPATH_TESTS_REQUIRE_ALL": "1",
+        "COPATH_GIT_SHA": "abc",
+    }
+    assert load(ONE_CHAIN, environ).settings == load(ONE_CHAIN).settings
+
+
+def test_variables_inside_strings_are_replaced(load: Load, refusal: Callable[..., str]) -> None:
+    text = "chains: [{chain_key: 1, chain_id: '${ID}', eth_rpc_url: 'https://h/${KEY}?x=$${KEY}&y=$z'}]"
+    chain = load(text, {"ID": "11155111", "KEY": "abc"}).settings.chains[0]
+    assert chain.chain_id == 11155111
+    assert chain.eth_rpc_url == "https://h/abc?x=${KEY}&y=$z"
+    assert refusal(text, {"ID": "1"}) == "config.yaml: chains[0].eth_rpc_url: the environment has no variable KEY"
+    assert "must hold the name" in refusal("bind_host: '${not a name}'")
+    assert "must hold the name" in refusal("bind_host: '${UNCLOSED'", {"UNCLOSED": "x"})
+
+
+def test_every_secret_may_stand_in_a_file(load: Load, tmp_path: Path) -> None:
+    def file(name: str, *lines: str) -> str:
+        (tmp_path / name).write_text("\n".join(lines))
+        return str(tmp_path / name)
+
+    text = f"""
+database_url_file: {file("dsn", "postgresql+asyncpg://u:p@db/copath")}
+consumers: {{pepper_file: {file("pepper", "0123456789abcdef0123")}}}
+chains:
+  - chain_key: 1
+    eth_rpc_url_file: {file("rpc", " https://node.example/KEY ")}
+    eth_rpc_fallback_urls_file: {file("more", "https://b.example/K1", "", "https://c.example/K2", "")}
+    anchors: {{source: creditcoin, url_file: {file("cc", "wss://cc.example")}}}
+  - chain_key: 2
+    upstreams:
+      - name: a
+        url_file: {file("a", "https://a.example")}
+        headers_file: {file("h", "Authorization: Bearer T", "X-A: b:c")}
+"""
+    settings = load(text).settings
+    assert settings.database_url == "postgresql+asyncpg://u:p@db/copath"
+    assert settings.consumers.pepper == "0123456789abcdef0123"
+    first, second = settings.chains
+    urls = [upstream.url for upstream in first.upstream_list]
+    assert urls == ["https://node.example/KEY", "https://b.example/K1", "https://c.example/K2"]
+    assert first.anchors.url == "wss://cc.example"
+    assert second.upstream_list[0].url == "https://a.example"
+    assert second.upstream_list[0].headers == {"Authorization": "Bearer T", "X-A": "b:c"}
+
+
+def test_demo_serves_the_given_chains_under_the_environment() -> None:
+    chains = [{"chain_key": 1, "name": "mainnet-early", "eth_rpc_url": "demo://mainnet-early"}]
+    loaded = demo_settings(chains, {"COPATH_BIND_PORT": "0"}, {"logging.format": "console"})
+    assert loaded.settings.chains[0].upstream_list[0].url == "demo://mainnet-early"
+    assert (loaded.settings.bind_port, loaded.settings.logging.format) == (0, "console")
+
+
+def test_no_chain_at_all_is_told_from_a_broken_file(load: Load) -> None:
+    with pytest.raises(NoChainsConfigured):
+        load_settings(None, {"COPATH_BIND_PORT": "1"})
+    for text in ("", "chains: []", "bind_port: 3"):
+        with pytest.raises(SettingsError, match="at least one chain") as caught:
+            load(text)
+        assert not isinstance(caught.value, NoChainsConfigured)
+
+
+# --- the reference server's files -----------------------------------------------------------------------------------
+
+
+def test_a_file_of_the_reference_server_loads_with_warnings(load: Load) -> None:
+    loaded = load(
+        """
+        bind_host: 0.0.0.0
+        bind_port: 3100
+        cc3_key: "//Alice-canary"
+        indexer_url: https://indexer.example/canary
+        max_batch_size: 10
+        admission: {max_in_flight_requests: 16, request_timeout_secs: 10}
+        chains:
+          - chain_key: 2
+            eth_rpc_url: https://sepolia.example
+            eth_rpc_fallback_urls: [" https://b.example "]
+            archiver_url: https://archiver.example/canary
+            block_confirmation_depth: 64
+            cache: {merkle_max_bytes: 768MiB, block_cache_capacity: 512, checkpoint_cache_max_entries: null}
+        """
+    )
+    chain = loaded.settings.chains[0]
+    assert (chain.name, chain.chain_id, chain.family) == ("chain-2", None, "ethereum")
+    assert chain.upstream_list[1].url == "https://b.example"
+    assert chain.cache.merkle_max_bytes == 768 * 1024 * 1024
+    assert len(loaded.warnings) == 6
+    for key in ("cc3_key", "indexer_url", "archiver_url", "block_confirmation_depth", "cache.block_cache_capacity"):
+        assert any(key in warning for warning in loaded.warnings)
+    assert "canary" not in " ".join(loaded.warnings)
+
+
+def test_defaults_shrink_with_the_limits_that_were_set(load: Load) -> None:
+    settings = load(ONE_CHAIN + "admission: {max_in_flight_requests: 8, request_timeout_secs: 5}").settings
+    assert settings.admission.max_in_flight_per_chain == 8
+    routing = settings.chains[0].routing
+    assert routing.attempt_timeout_secs == 5
+    assert routing.primary_grace_secs + routing.primary_retry_cap_secs <= 5
+
+
+def test_cc3_rpc_url_selects_creditcoin_anchors_where_none_are_named(load: Load) -> None:
+    text = """
+    chains:
+      - {chain_key: 1, eth_rpc_url: 'https://a.example'}
+      - {chain_key: 2, eth_rpc_url: 'https://b.example', anchors: {source: self, genesis: 3}}
+    """
+    first, second = load(text, {"CC3_RPC_URL": "ws://localhost:9944"}).settings.chains
+    assert (first.anchors.source, first.anchors.url) == ("creditcoin", "ws://localhost:9944")
+    assert (second.anchors.source, second.anchors.url) == ("self", None)
+
+
+# --- refusals -------------------------------------------------------------------------------------------------------
+
+REFUSED = [
+    ("max_batch_sise: 3", {}, "config.yaml: max_batch_sise: is not a known key; did you mean max_batch_size?"),
+    (
+        with_chain("cache: {max_concurrent_fills: 3}"),
+        {},
+        "config.yaml: chains[chain_key 1].cache.max_concurrent_fills: is not a known key; "
+        "did you mean max_concurrent_block_fills?",
+    ),
+    (
+        with_chain("merkle_max_bytes: 3"),
+        {},
+        "config.yaml: chains[chain_key 1].merkle_max_bytes: is not a known key here; did you mean chains.cache.merkle_max_bytes?",
+    ),
+    (
+        ONE_CHAIN,
+        {"COPATH_ADMISSION__REQUEST_TIMEOUT": "3"},
+        "COPATH_ADMISSION__REQUEST_TIMEOUT: admission.request_timeout: is not a known key; did you mean request_timeout_secs?",
+    ),
+    (ONE_CHAIN, {"COPATH_BIND_PROT": "3"}, "COPATH_BIND_PROT: bind_prot: is not a known key; did you mean bind_port?"),
+    (ONE_CHAIN, {"COPATH_BIND__PORT": "3"}, "COPATH_BIND__PORT: bind.port: is not a known key"),
+    (ONE_CHAIN, {"COPATH_LISTEN_PORT": "3"}, "COPATH_LISTEN_PORT: listen_port: is not a known key"),
+    (
+        ONE_CHAIN,
+        {"COPATH_CHAINS__MAIN__NAME": "x"},
+        "COPATH_CHAINS__MAIN__NAME: a chain is named by its key, as in COPATH_CHAINS__1__ETH_RPC_URL",
+    ),
+    ("admission: {max_in_flight_requests: 0}", {}, "config.yaml: admission.max_in_flight_requests: must be above 0"),
+    (with_chain("cache: {max_queued_fills: 0}"), {}, "chain_key 1].cache.max_queued_fills: must be above 0"),
+    (with_chain("cache: {merkle_max_bytes: 0}"), {}, "chain_key 1].cache.merkle_max_bytes: must be above 0"),
+    ("max_batch_size: -1", {}, "config.yaml: max_batch_size: must be above 0"),
+    (
+        ONE_CHAIN,
+        {"MAX_IN_FLIGHT_REQUESTS": "0"},
+        "MAX_IN_FLIGHT_REQUESTS: admission.max_in_flight_requests: must be above 0",
+    ),
+    (ONE_CHAIN, {"REQUEST_TIMEOUT_SECS": "0"}, "REQUEST_TIMEOUT_SECS: admission.request_timeout_secs: must be above 0"),
+    (ONE_CHAIN, {"MAX_BATCH_SPAN": "many"}, "MAX_BATCH_SPAN: max_batch_span: must be a valid integer"),
+    ("admission: {request_timeout_secs: .nan}", {}, "admission.request_timeout_secs: must be a finite number"),
+    ("admission: {request_timeout_secs: .inf}", {}, "admission.request_timeout_secs: must be a finite number"),
+    (ONE_CHAIN, {"COPATH_CONSUMERS__RATE__PER_SECOND": "nan"}, "consumers.rate.per_second: must be a finite number"),
+    ("bind_port: true", {}, "config.yaml: bind_port: must be a number, not a boolean"),
+    ("bind_port: 65536", {}, "config.yaml: bind_port: must be less than or equal to 65535"),
+    ("max_batch_span: 9223372036854775808", {}, "config.yaml: max_batch_span: must be less than or equal to"),
+    ("admission: 3", {}, "config.yaml: admission: must be a mapping"),
+    ("chains: {1: x}", {}, "config.yaml: chains: must be a list"),
+    ("chains: [x]", {}, "config.yaml: chains[0]: must be a mapping"),
+    ("chains: [{name: x}]", {}, "config.yaml: chains[0].chain_key: is missing"),
+    (
+        "chains: [{chain_key: 1}]",
+        {},
+        "config.yaml: chains[chain_key 1]: has no upstream: give eth_rpc_url, or upstreams",
+    ),
+    (
+        "chains: [{chain_key: 1}, {chain_key: 1}]",
+        {},
+        "config.yaml: chains[1].chain_key: is the key of an earlier chain too",
+    ),
+    (
+        "chains: [{chain_key: 1}, {chain_key: '01'}]",
+        {},
+        "config.yaml: chains[1].chain_key: is the key of an earlier chain too",
+    ),
+    (
+        "chains: [{chain_key: 1, name: a, eth_rpc_url: 'https://h'}, {chain_key: 2, name: a, eth_rpc_url: 'https://h'}]",
+        {},
+        "config.yaml: chains[chain_key 2].name: is the name of an earlier chain too",
+    ),
+    (with_chain("name: verify"), {}, "config.yaml: chains[chain_key 1].name: must not be verify"),
+    (with_chain("name: Main"), {}, "config.yaml: chains[chain_key 1].name: must be lower-case"),
+    (with_chain("name: '1a'"), {}, "config.yaml: chains[chain_key 1].name: must be lower-case"),
+    (with_chain('name: "main\\n"'), {}, "config.yaml: chains[chain_key 1].name: must be lower-case"),
+    (with_chain("family: solana"), {}, "config.yaml: chains[chain_key 1].family: must be 'ethereum', 'op-stack'"),
+    (
+        "admission: {max_in_flight_requests: 4, max_in_flight_per_chain: 5}\n" + ONE_CHAIN,
+        {},
+        "config.yaml: admission.max_in_flight_per_chain: must not be above admission.max_in_flight_requests, which is 4",
+    ),
+    (
+        ONE_CHAIN,
+        {"MAX_IN_FLIGHT_PER_CHAIN": "65"},
+        "MAX_IN_FLIGHT_PER_CHAIN: admission.max_in_flight_per_chain: must not be",
+    ),
+    (
+        with_chain("routing: {attempt_timeout_secs: 121}"),
+        {},
+        "routing.attempt_timeout_secs: must not be above admission.request_timeout_secs, which is 120",
+    ),
+    (
+        with_chain("routing: {primary_grace_secs: 10}"),
+        {"REQUEST_TIMEOUT_SECS": "10"},
+        "routing.primary_grace_secs: must, with primary_retry_cap_secs, not be above admission.request_timeout_secs",
+    ),
+    (
+        with_chain("cache: {max_concurrent_block_fills: 1}"),
+        {},
+        "config.yaml: chains[chain_key 1].cache.max_concurrent_block_fills: leaves backfill nothing",
+    ),
+    (
+        ONE_CHAIN + "shutdown: {drain_secs: 119}",
+        {},
+        "config.yaml: shutdown.drain_secs: must not be below admission.request_timeout_secs, which is 120",
+    ),
+    ("tls: {certificate: a.pem}", {}, "config.yaml: tls: certificate and private_key go together"),
+    ("cors: {allow_origins: ['https://a.example/']}", {}, "config.yaml: cors.allow_origins.0: must be"),
+    ("consumers: {trusted_proxies: [everyone]}", {}, "config.yaml: consumers.trusted_proxies.0: must be an address"),
+    ("consumers: {pepper: short}", {}, "config.yaml: consumers.pepper: String should have at least 16"),
+    ("database_url: mysql://u:p@h/d", {}, "config.yaml: database_url: must begin with sqlite+aiosqlite://"),
+    ("block_store_url: ftp://h", {}, "config.yaml: block_store_url: must begin with file: or s3://"),
+    (
+        with_chain("eth_rpc_fallback_urls: ['ws://h']"),
+        {},
+        "eth_rpc_fallback_urls.0: must begin with http:// or https://",
+    ),
+    (with_chain("eth_rpc_fallback_urls: ['https://']"), {}, "eth_rpc_fallback_urls.0: names no host"),
+    (with_chain("eth_rpc_fallback_urls: ['https://h:x']"), {}, "eth_rpc_fallback_urls.0: is not a URL"),
+    (
+        with_chain("eth_rpc_fallback_urls: ['https://node.example']"),
+        {},
+        "chain_key 1]: has two upstreams of the same URL",
+    ),
+    (with_chain("upstreams: [{name: a, url: 'https://a.example'}]"), {}, "chain_key 1]: gives upstreams both ways"),
+    (
+        "chains: [{chain_key: 1, upstreams: [{name: a, url: 'https://a', derives_from: b}]}]",
+        {},
+        "chain_key 1]: derives_from of upstream a must name another upstream of the chain",
+    ),
+    (
+        "chains: [{chain_key: 1, upstreams: [{name: a, url: 'https://a'}, {name: a, url: 'https://b'}]}]",
+        {},
+        "chain_key 1]: has two upstreams of the same name",
+    ),
+    (with_chain("anchors: {source: static}"), {}, "chain_key 1].anchors: source static needs path"),
+    (with_chain("anchors: {source: creditcoin}"), {}, "chain_key 1].anchors: source creditcoin needs url"),
+    (with_chain("finality: {depth: 0}"), {}, "chain_key 1].finality.depth: must be above 0"),
+    (ONE_CHAIN, {"PROMETHEUS_MULTIPROC_DIR": "/tmp/x"}, "PROMETHEUS_MULTIPROC_DIR: must not be set"),
+    ("a: 1\na: 2", {}, "config.yaml: a key stands twice (line 2)"),
+    ("a: [1", {}, "config.yaml: is not valid YAML"),
+    ("[chains]", {}, "config.yaml: must be a mapping of settings"),
+]
+
+
+@pytest.mark.parametrize(("text", "environ", "line"), REFUSED, ids=[line[:70] for _, _, line in REFUSED])
+def test_refused_in_one_line(refusal: Callable[..., str], text: str, environ: Mapping[str, str], line: str) -> None:
+    if "chains" not in text:
+        text += "\n" + ONE_CHAIN
+    assert line in refusal(text, environ)
+
+
+def test_a_missing_file_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"^/nowhere/config\.yaml: cannot be read: No such file or directory$"):
+        load_settings("/nowhere/config.yaml", {})
+
+
+def test_secret_files_that_do_not_serve_are_refused(refusal: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "empty").write_text("\n")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    (tmp_path / "lines").write_text("no header")
+    assert "database_url_file: the file is empty" in refusal(f"database_url_file: {tmp_path}/empty\n{ONE_CHAIN}")
+    assert "database_url_file: is not a file of UTF-8 text" in refusal(
+        f"database_url_file: {tmp_path}/binary\n{ONE_CHAIN}"
+    )
+    assert "eth_rpc_url_file: give this or eth_rpc_url, not both" in refusal(with_chain("eth_rpc_url_file: /x"))
+    chain = f"chains: [{{chain_key: 1, upstreams: [{{name: a, url: 'https://h', headers_file: {tmp_path}/lines}}]}}]"
+    assert "upstreams.0.headers_file: every line must be a header" in refusal(chain)
+
+
+CANARY = "S3cr3t-C4n4ry"
+
+
+@pytest.mark.parametrize(
+    ("text", "environ"),
+    [
+        (f"database_url: mysql://u:{CANARY}@h/d", {}),
+        (f"chains: [{{chain_key: 1, eth_rpc_url: 'ftp://u:{CANARY}@h/{CANARY}?k={CANARY}'}}]", {}),
+        (f"chains: [{{chain_key: 1, eth_rpc_url: 'https://h:{CANARY}'}}]", {}),
+        (f"chains: [{{chain_key: 1, eth_rpc_url_file: 'https://h/{CANARY}'}}]", {}),
+        (f"chains: [{{chain_key: 1, eth_rpc_url: 'https://h', eth_rpc_fallback_urls: '{CANARY}'}}]", {}),
+        (f"chains: [{{chain_key: 1, upstreams: [{{name: a, url: 'https://h', headers: {{X: [{CANARY}]}}}}]}}]", {}),
+        (f"bind_port: {CANARY}", {}),
+        (f"consumers: {{pepper: [{CANARY}]}}", {}),
+        (f"tls: {CANARY}", {}),
+        (f"x: *{CANARY}", {}),
+        (f"x: '{CANARY}", {}),
+        (f"x: ${{{CANARY}", {}),
+        (ONE_CHAIN, {"COPATH_DATABASE_URL": CANARY}),
+        (ONE_CHAIN, {"COPATH_CORS__ALLOW_ORIGINS": f"[{CANARY}"}),
+        (ONE_CHAIN, {"COPATH_CHAINS__1__CHAIN_ID": CANARY}),
+        (ONE_CHAIN, {"CC3_RPC_URL": f"ftp://{CANARY}"}),
+        (ONE_CHAIN, {"PROMETHEUS_MULTIPROC_DIR": CANARY}),
+    ],
+)
+def test_no_refusal_repeats_a_value(refusal: Callable[..., str], text: str, environ: Mapping[str, str]) -> None:
+    if "chains" not in text:
+        text += "\n" + ONE_CHAIN
+    assert CANARY not in refusal(text, environ)
+
+
+# --- what may be shown ----------------------------------------------------------------------------------------------
+
+
+def test_redacted_and_repr_show_hosts_and_no_secret(load: Load) -> None:
+    settings = load(
+        f"""
+        database_url: postgresql+asyncpg://u:{CANARY}@db:5432/{CANARY}
+        consumers: {{pepper: {CANARY}-{CANARY}}}
+        tls: {{certificate: cert.pem, private_key: {CANARY}.pem}}
+        chains:
+          - chain_key: 1
+            eth_rpc_url: https://u:{CANARY}@node.example:8545/{CANARY}?k={CANARY}
+            eth_rpc_fallback_urls: ['https://b.example/{CANARY}']
+            anchors: {{source: creditcoin, url: 'wss://cc.example/{CANARY}'}}
+          - chain_key: 2
+            upstreams: [{{name: a, url: 'https://a.example/{CANARY}', headers: {{Authorization: 'Bearer {CANARY}'}}}}]
+        """
+    ).settings
+    shown = redacted(settings)
+    assert CANARY not in f"{shown} {settings!r} {settings}"
+    assert shown["database_url"] == "postgresql+asyncpg://db:5432"
+    first, second = shown["chains"]
+    assert first["eth_rpc_url"] == "https://node.example:8545"
+    assert first["eth_rpc_fallback_urls"] == ["https://b.example"]
+    assert first["anchors"]["url"] == "wss://cc.example"
+    assert second["upstreams"][0]["headers"] == "***"
+    assert shown["consumers"]["pepper"] == "***"
+    assert {CANARY, f"Bearer {CANARY}", f"{CANARY}-{CANARY}"} <= secrets_of(settings)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://u:p@h:1/KEY?k=S#f", "https://h:1"),
+        ("https://[2001:db8::1]:8545/x", "https://[2001:db8::1]:8545"),
+        ("sqlite+aiosqlite:///copath.db", "sqlite+aiosqlite:"),
+        ("https://h:port/KEY", "<invalid url>"),
+        ("KEY", "<invalid url>"),
+    ],
+)
+def test_a_url_is_shown_by_host(url: str, shown: str) -> None:
+    assert redact_url(url) == shown
+
+
+def test_knobs_without_machinery_are_named_when_turned(load: Load) -> None:
+    assert load(ONE_CHAIN).not_in_force == []
+    loaded = load("consumers: {rate: {enabled: true}}\n" + with_chain("routing: {hedge: on}"))
+    assert loaded.not_in_force == ["chains[chain-1].routing.hedge", "consumers.rate.enabled"]
+
+
+# --- sizes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "size_bytes"),
+    [
+        (7, 7),
+        ("7", 7),
+        ("7B", 7),
+        ("768MB", 768_000_000),
+        ("768MiB", 768 * 2**20),
+        ("1 gib", 2**30),
+        ("1.5GiB", 3 * 2**29),
+        ("2tb", 2 * 10**12),
+        ("3kB", 3000),
+    ],
+)
+def test_sizes_are_binary_or_decimal_by_their_unit(written: object, size_bytes: int) -> None:
+    assert parse_size(written) == size_bytes
+
+
+@pytest.mark.parametrize(
+    "written", ["", "MiB", "-1MiB", "1e3", "0x10", "1 apple", "1MiBs", "٣MiB", "0.5B", True, 1.5, None, [1]]
+)
+def test_other_sizes_are_refused(written: object) -> None:
+    with pytest.raises(ValueError, match=r"^must "):
+        parse_size(written)
+
+
+@given(st.integers(1, 10**6), st.sampled_from(["KB", "MB", "GB", "KiB", "MiB", "GiB"]))
+def test_a_size_does_not_depend_on_case_or_space(number: int, unit: str) -> None:
+    expected = parse_size(f"{number}{unit}")
+    for written in (f"{number} {unit.lower()}", f" {number}{unit.upper()} "):
+        assert parse_size(written) == expected
