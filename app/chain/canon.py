@@ -13,6 +13,7 @@ from collections.abc import Callable
 from app.core.blocks import BlockName
 from app.core.deadlines import deadline
 from app.core.errors import BlockNotOnSourceChain
+from app.core.provable_block import ProvableBlock
 
 from .cache import BlockCache
 from .flight import Flights, Stage
@@ -33,7 +34,7 @@ class Canon:
         self,
         upstream: Upstream,
         head: HeadTracker,
-        cache: BlockCache,
+        cache: BlockCache[ProvableBlock],
         clock: Clock,
         *,
         jitter: Callable[[], float] = random.random,
@@ -41,7 +42,7 @@ class Canon:
         self._upstream = upstream
         self._head = head
         self._cache = cache
-        self._names: Flights[int, BlockName | None] = Flights(clock, first_stage=Stage.RESOLVING, random_unit=jitter)
+        self._names: Flights[int, BlockName | None] = Flights(clock, first_stage=Stage.RESOLVING, jitter=jitter)
 
     def pin(self, height: int, block_hash: bytes) -> None:
         """The upstream just returned this block as the one at `height`."""
@@ -50,7 +51,7 @@ class Canon:
 
     async def holds(self, height: int, block_hash: bytes) -> bool:
         """Whether the chain has this block at this height now."""
-        if self._cache.is_final(height, block_hash):
+        if self._cache.pin_is_final(height) and self._cache.hash_at(height) == block_hash:
             return True
         name = await self._names.get(height, lambda _: self._upstream.name_of(height), deadline=deadline.get())
         if name is None or name.block_hash != block_hash:

@@ -100,7 +100,7 @@ class Chain:
             on_progress=self._on_head,
             interval_s=rules.head_interval_s,
         )
-        self.cache = BlockCache(rules.cache_bytes)
+        self.cache: BlockCache[ProvableBlock] = BlockCache(rules.cache_bytes)
         self.permits = Permits(FillBudget(rules.max_fills, max_queued=rules.max_queued_fills), clock)
         self.canon = Canon(upstream, self.head, self.cache, clock, jitter=jitter)
         self.filling = Filling(
@@ -116,7 +116,7 @@ class Chain:
             jitter=jitter,
         )
         self._positions: Flights[bytes, Position | None] = Flights(
-            clock, first_stage=Stage.RESOLVING, random_unit=jitter
+            clock, first_stage=Stage.RESOLVING, jitter=jitter
         )
         self._head_moved = asyncio.Event()
         self._anchoring_error: str | None = None
@@ -176,7 +176,7 @@ class Chain:
                 **({"note": "development: accepted by no chain"} if self.anchor_source == "self" else {}),
                 **({"stalled": self._anchoring_error} if self._anchoring_error else {}),
             },
-            "cache": {"blocks": self.cache.entries, "bytes": self.cache.bytes},
+            "cache": {"blocks": self.cache.entries, "bytes": self.cache.size_bytes},
             "upstreams": self._upstream.states(),
             "servable": self.servable,
             "reasons": list(self.reasons),

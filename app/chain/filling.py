@@ -26,7 +26,7 @@ from app.core.provable_block import BuildRequest, ProvableBlock, Verdict
 from app.metrics import Metrics
 
 from .cache import BlockCache
-from .flight import FillHandle, Flights, Stage
+from .flight import Fill, Flights, Stage
 from .permits import Permits
 from .ports import Builder, Clock, Upstream
 from .rules import ChainRules
@@ -54,7 +54,7 @@ class Filling:
         rules: ChainRules,
         upstream: Upstream,
         builder: Builder,
-        cache: BlockCache,
+        cache: BlockCache[ProvableBlock],
         permits: Permits,
         metrics: Metrics,
         clock: Clock,
@@ -74,7 +74,7 @@ class Filling:
         self._anchored = anchored
         self._on_landed = on_landed
         self._flights: Flights[BlockRef, ProvableBlock] = Flights(
-            clock, fill_deadline_s=rules.fill_deadline_s, random_unit=jitter
+            clock, fill_deadline_s=rules.fill_deadline_s, jitter=jitter
         )
         self._unsettled: TTLCache[bytes, ProvableBlock] = TTLCache(UNSETTLED_BLOCKS, UNMET_MEMORY_S, timer=clock.now)
 
@@ -105,7 +105,7 @@ class Filling:
         """Ends what is in flight; returns when the work under way has ended too."""
         await self._flights.aclose()
 
-    async def _fill(self, ref: BlockRef, fill: FillHandle) -> ProvableBlock:
+    async def _fill(self, ref: BlockRef, fill: Fill) -> ProvableBlock:
         """One fetch and one build. The permit is held until the build has truly ended."""
         labels = (self._rules.name, fill.priority.value)
         permit = self._permits.hold(fill.priority)
@@ -129,7 +129,7 @@ class Filling:
             self._metrics.fill_duration_seconds.labels(*labels).observe(self._clock.now() - fill.started_at)
         return block
 
-    async def _build(self, ref: BlockRef, bodies: BlockBodies, fill: FillHandle) -> ProvableBlock:
+    async def _build(self, ref: BlockRef, bodies: BlockBodies, fill: Fill) -> ProvableBlock:
         fill.enter(Stage.BUILDING)
         chain_id = self._rules.chain_id
         if chain_id is None:

@@ -7,7 +7,6 @@ of the same block may well be served.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -18,9 +17,18 @@ from app.core.headers import Header, hash_header
 from app.core.hexadecimal import to_hex
 from app.core.keccak import keccak
 from app.core.leaves import encode_leaf
-from app.core.provable_block import ENCODER_VERSION, ZERO_HASH, BuildRequest, PackedLeaves, ProvableBlock, Verdict
-from app.core.receipts import Receipt, decode_receipt, encodings, noncanonical_encodings
-from app.core.rpc_json import RpcBlock, RpcReceipt, RpcTransaction, decode_block, decode_receipts, withdrawals_leaves
+from app.core.provable_block import (
+    ENCODER_VERSION,
+    ZERO_HASH,
+    BuildRequest,
+    PackedLeaves,
+    ProvableBlock,
+    Verdict,
+    pack_offsets,
+)
+from app.core.receipt_matching import Listing, hash_of, match_receipts
+from app.core.receipts import Receipt
+from app.core.rpc_json import RpcBlock, RpcTransaction, decode_block, decode_receipts, withdrawals_leaves
 from app.core.senders import recover_sender
 from app.core.transactions import Transaction, UnsupportedType, decode_transaction
 
@@ -51,7 +59,7 @@ def build(request: BuildRequest) -> ProvableBlock:
         receipts_verdict, receipts_detail = Verdict.UNAVAILABLE, request.receipts_error or "the node gave no receipts"
     else:
         rpc_receipts = decode_receipts(request.receipts_json)
-        found = _receipts_trie(rpc_receipts, listing, missing, header, request.family)
+        found = match_receipts(rpc_receipts, listing, missing, header, request.family)
         packed_receipts, receipts, receipts_verdict, receipts_detail = found
 
     leaves, leaves_verdict, leaves_detail = None, Verdict.UNAVAILABLE, "the chain has no anchors"
@@ -108,37 +116,28 @@ def _check_withdrawals(rpc: RpcBlock, header: Header, family: str) -> None:
 
 def _in_order(rpc: RpcBlock, header: Header) -> list[RpcTransaction | bytes]:
     """The block's entries by transaction index. Where indexes are given they must be 0, 1, 2, ..."""
-    entries = rpc.transactions
-    indexed = [entry for entry in entries if not isinstance(entry, bytes)]
-    for entry in indexed:
+    whole = [entry for entry in rpc.transactions if not isinstance(entry, bytes)]
+    for entry in whole:
         if entry.block_hash is not None and entry.block_hash != header.hash:
             raise ContentInvalid(
                 "block_hash", f"a transaction of block {to_hex(header.hash)} names {to_hex(entry.block_hash)}"
             )
-    if all(entry.transaction_index is not None for entry in indexed) and len(indexed) == len(entries):
-        if sorted(entry.transaction_index or 0 for entry in indexed) != list(range(len(entries))):
+    if len(whole) < len(rpc.transactions):  # hashes: their order is all there is
+        return rpc.transactions
+    indexes = [entry.transaction_index for entry in whole]
+    given = [index for index in indexes if index is not None]
+    if len(given) == len(whole):
+        if sorted(given) != list(range(len(whole))):
             raise ContentInvalid(
                 "transaction_index", f"the transaction indexes of block {header.number} are not 0, 1, 2, ..."
             )
-        return sorted(indexed, key=lambda entry: entry.transaction_index or 0)
-    for position, entry in enumerate(entries):
-        if not isinstance(entry, bytes) and entry.transaction_index not in (None, position):
-            raise ContentInvalid(
-                "transaction_index", f"transaction {position} of block {header.number} names another index"
-            )
-    return list(entries)
-
-
-@dataclass(frozen=True, slots=True)
-class _Listing:
-    """The entries that may be in the tries, in order, and the hashes that a node lists although neither trie commits to them."""
-
-    entries: list[RpcTransaction | bytes]
-    phantoms: set[bytes]
-
-    @property
-    def hashes(self) -> list[bytes]:
-        return [_hash_of(entry) for entry in self.entries]
+        placed: list[RpcTransaction | bytes] = [b""] * len(whole)
+        for index, entry in zip(given, whole, strict=True):
+            placed[index] = entry
+        return placed
+    if any(index not in (None, position) for position, index in enumerate(indexes)):
+        raise ContentInvalid("transaction_index", f"a transaction of block {header.number} names another index")
+    return rpc.transactions
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,15 +149,11 @@ class _Transactions:
     trie: tuple[trie.PackedTrie | None, Verdict, str]
 
 
-def _hash_of(entry: RpcTransaction | bytes) -> bytes:
-    return entry if isinstance(entry, bytes) else entry.hash
-
-
 def _choose_listing(
     entries: list[RpcTransaction | bytes], header: Header, request: BuildRequest
-) -> tuple[_Listing, _Transactions]:
+) -> tuple[Listing, _Transactions]:
     """Some chains' nodes list transactions that no trie commits to: the root decides which listing is the block."""
-    first: tuple[_Listing, _Transactions] | None = None
+    first: tuple[Listing, _Transactions] | None = None
     for listing in _listings(entries, header, request.family):
         decoded, missing = _decode_transactions(listing.entries, request)
         tried = listing, _Transactions(decoded, missing, _transactions_trie(decoded, missing, header))
@@ -169,20 +164,20 @@ def _choose_listing(
     return first
 
 
-def _listings(entries: list[RpcTransaction | bytes], header: Header, family: str) -> Iterator[_Listing]:
+def _listings(entries: list[RpcTransaction | bytes], header: Header, family: str) -> Iterator[Listing]:
     if family == "polygon":
         # Before PIP-74 a state-sync transaction is listed and committed to by neither root. Its hash gives it away.
         state_sync = keccak(b"matic-bor-receipt-" + header.number.to_bytes(8, "big") + header.hash)
-        yield _Listing([entry for entry in entries if _hash_of(entry) != state_sync], {state_sync})
+        yield Listing([entry for entry in entries if hash_of(entry) != state_sync], {state_sync})
         return
-    yield _Listing(entries, set())
+    yield Listing(entries, set())
     if family == "hyperliquid":
         # System transactions are listed with a gas price of zero and stand outside both tries.
         system = {
             entry.hash for entry in entries if not isinstance(entry, bytes) and entry.gas_price in ("0x0", "0x", 0)
         }
         if system:
-            yield _Listing([entry for entry in entries if _hash_of(entry) not in system], system)
+            yield Listing([entry for entry in entries if hash_of(entry) not in system], system)
 
 
 # --- transactions ---------------------------------------------------------------------------------------------------
@@ -231,92 +226,6 @@ def _transactions_trie(
     return None, Verdict.UNMET, f"transactionsRoot {to_hex(wanted)}, rebuilt {to_hex(packed.root)}"
 
 
-# --- receipts -------------------------------------------------------------------------------------------------------
-
-
-def _receipts_trie(
-    rpc_receipts: list[RpcReceipt], listing: _Listing, missing: list[int | None], header: Header, family: str
-) -> tuple[trie.PackedTrie | None, list[Receipt], Verdict, str]:
-    type_of = {entry.hash: entry.type for entry in listing.entries if not isinstance(entry, bytes)}
-    receipts = [decode_receipt(each, type_of.get(each.transaction_hash or b"")) for each in rpc_receipts]
-    _check_receipt_names(rpc_receipts, header)
-    wanted = header.receipts_root
-    rebuilt: bytes | None = None
-    for chosen in _candidate_lists(receipts, listing, header):
-        for _name, leaves in encodings(chosen, family):
-            packed = trie.build_ordered(leaves)
-            if packed.root == wanted:
-                return packed, chosen, Verdict.PROVEN, ""
-            rebuilt = rebuilt or packed.root
-        if not chosen and wanted == ZERO_HASH:
-            return trie.build_ordered([]), [], Verdict.PROVEN, ""
-    for name, leaves in noncanonical_encodings(receipts):
-        if trie.build_ordered(leaves).root == wanted:
-            return None, [], Verdict.NOT_COMMITTED, f"its receiptsRoot is over another encoding ({name})"
-    unsupported = sorted({kind for kind in missing if kind is not None})
-    if unsupported:
-        return None, [], Verdict.UNSUPPORTED_TYPE, ", ".join(hex(kind) for kind in unsupported)
-    return None, [], Verdict.UNMET, f"receiptsRoot {to_hex(wanted)}, rebuilt {to_hex(rebuilt or trie.EMPTY_ROOT)}"
-
-
-def _check_receipt_names(rpc_receipts: Iterable[RpcReceipt], header: Header) -> None:
-    """Receipts, and their logs, that name another block are of another fork, whatever their count says."""
-    for receipt in rpc_receipts:
-        named = [receipt.block_hash, *(log.block_hash for log in receipt.logs)]
-        for block_hash in named:
-            if block_hash is not None and block_hash != header.hash:
-                raise ContentInvalid(
-                    "receipt_block_hash", f"a receipt of block {to_hex(header.hash)} names {to_hex(block_hash)}"
-                )
-
-
-def _candidate_lists(receipts: list[Receipt], listing: _Listing, header: Header) -> Iterator[list[Receipt]]:
-    """The lists of receipts that may be the block's, the plain one first: one receipt a transaction, matched by hash.
-
-    Receipts beyond that (duplicates, block receipts of system calls) are admitted only where the root then matches; a
-    transaction without a receipt is broken data, never a shorter list.
-    """
-    hashes = listing.hashes
-    if any(receipt.transaction_hash is None for receipt in receipts):
-        if len(receipts) != len(hashes):
-            raise ContentInvalid(
-                "count", f"{len(receipts)} receipts for {len(hashes)} transactions at height {header.number}"
-            )
-        yield _by_index(receipts, header)
-        return
-    unclaimed: dict[bytes, Receipt] = {}
-    surplus: list[Receipt] = []
-    wanted = set(hashes)
-    for receipt in receipts:
-        name = receipt.transaction_hash or b""
-        if name in wanted and name not in unclaimed:
-            unclaimed[name] = receipt
-        elif name not in listing.phantoms:
-            surplus.append(receipt)
-    if len(unclaimed) != len(wanted):
-        raise ContentInvalid(
-            "count", f"{len(wanted) - len(unclaimed)} of {len(wanted)} receipts missing at height {header.number}"
-        )
-    matched = [unclaimed[name] for name in hashes]
-    for position, receipt in enumerate(matched):
-        if receipt.transaction_index not in (None, position):
-            raise ContentInvalid(
-                "transaction_index", f"receipt {position} of block {header.number} names another index"
-            )
-    yield matched
-    if surplus:
-        yield matched + surplus
-
-
-def _by_index(receipts: list[Receipt], header: Header) -> list[Receipt]:
-    if any(receipt.transaction_index is None for receipt in receipts):
-        return receipts
-    ordered = sorted(receipts, key=lambda receipt: receipt.transaction_index or 0)
-    if [receipt.transaction_index for receipt in ordered] != list(range(len(ordered))):
-        raise ContentInvalid("transaction_index", f"the receipt indexes of block {header.number} are not 0, 1, 2, ...")
-    return ordered
-
-
 # --- usc leaves -----------------------------------------------------------------------------------------------------
 
 
@@ -347,4 +256,4 @@ def _leaves(
 
 
 def _ends(sizes: Iterable[int]) -> bytes:
-    return array("I", accumulate(sizes)).tobytes()
+    return pack_offsets(accumulate(sizes))

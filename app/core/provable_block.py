@@ -1,15 +1,19 @@
 """A checked block, packed: every proof that is ever served is cut from one of these.
 
-`build` takes the JSON texts of a block and of its receipts and believes nothing in them: the header must hash to the block's hash,
-every transaction to its own, and a trie is called proven only when its root, rebuilt from all leaves, is the header's. What a
-block cannot prove is written down as a verdict per trie, and refused later with the code that says so; nothing is guessed.
+Whoever builds one (`block_building`) believes nothing in what a node sent: the header must hash to the block's hash, every
+transaction to its own, and a trie is called proven only when its root, rebuilt from all leaves, is the header's. What a block
+cannot prove is written down as a verdict per trie, and refused later with the code that says so; nothing is guessed.
 
-Layout: a few `bytes` objects with offsets. A block crosses the process boundary, and a proof is cut from it, without a look at JSON.
+Layout: a few `bytes` objects with offsets. A block crosses the process boundary, and a proof is cut from it, without a look
+at JSON.
 """
 
 from __future__ import annotations
 
+import sys
+from array import array
 from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -94,6 +98,23 @@ class LeafProof:
     siblings: tuple[tuple[bytes, bool], ...]
 
 
+def pack_offsets(values: Iterable[int]) -> bytes:
+    """Offsets as u32, little endian on every machine: packed blocks travel between processes and, stored, between machines."""
+    packed = array("I", values)
+    if sys.byteorder != "little":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def offsets(packed: bytes) -> Sequence[int]:
+    """The inverse of `pack_offsets`, without a copy where the machine is little endian too."""
+    if sys.byteorder == "little":
+        return memoryview(packed).cast("I")
+    unpacked = array("I", packed)
+    unpacked.byteswap()
+    return unpacked
+
+
 class PackedLeaves(msgspec.Struct, frozen=True, array_like=True):
     """The usc leaves of a block and the binary tree over them."""
 
@@ -103,7 +124,7 @@ class PackedLeaves(msgspec.Struct, frozen=True, array_like=True):
 
     def value(self, index: int) -> bytes:
         """The leaf bytes of one transaction. Requires 0 <= index < size."""
-        ends = memoryview(self.value_ends).cast("I")
+        ends = offsets(self.value_ends)
         start = ends[index - 1] if index else 0
         return self.values[start : ends[index]]
 
@@ -149,7 +170,7 @@ class ProvableBlock(msgspec.Struct, frozen=True, array_like=True, dict=True):
     @property
     def log_count(self) -> int:
         """Logs of all receipts; 0 when the receipts are not proven."""
-        ends = memoryview(self.log_ends).cast("I")
+        ends = offsets(self.log_ends)
         return ends[-1] if len(ends) else 0
 
     @property
@@ -209,7 +230,7 @@ class ProvableBlock(msgspec.Struct, frozen=True, array_like=True, dict=True):
         first, end = self._log_range(tx_index)
         if not 0 <= log_index < end - first:
             raise LogIndexOutOfBounds(
-                f"log_index {log_index} in the receipt of transaction {tx_index} at height {self.height} out of bounds (len={end - first})"
+                f"log_index {log_index} in receipt {tx_index} at height {self.height} out of bounds (len={end - first})"
             )
         return _log_proof(receipt, tx_index, log_index, first + log_index)
 
@@ -218,7 +239,7 @@ class ProvableBlock(msgspec.Struct, frozen=True, array_like=True, dict=True):
         self._proven(self.receipts, self.receipts_verdict, self.receipts_detail, "receipts")
         if self.receipt_count == 0:
             raise self._empty()
-        ends = memoryview(self.log_ends).cast("I")
+        ends = offsets(self.log_ends)
         if not 0 <= log_index < self.log_count:
             raise LogIndexOutOfBounds(
                 f"log_index {log_index} at height {self.height} out of bounds (len={self.log_count})"
@@ -268,7 +289,7 @@ class ProvableBlock(msgspec.Struct, frozen=True, array_like=True, dict=True):
         return EmptyBlockTxProof(f"block {self.height} is empty; tx proof unavailable (use a continuity-only proof)")
 
     def _log_range(self, tx_index: int) -> tuple[int, int]:
-        ends = memoryview(self.log_ends).cast("I")
+        ends = offsets(self.log_ends)
         return (ends[tx_index - 1] if tx_index else 0), ends[tx_index]
 
 
