@@ -4,33 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
-import httpx2
 import typer
-import uvicorn
 
 from app import __version__, checker
-from app.asgi import create_app
-from app.house import open_house
-from app.log import configure_logging, install_fault_hooks
-from app.settings import (
-    LoadedSettings,
-    NoChainsConfigured,
-    Settings,
-    SettingsError,
-    demo_settings,
-    load_settings,
-    redacted,
-    secrets_of,
-)
-from app.upstream.demo import demo_chains, demo_examples
-
-log = logging.getLogger(__name__)
+from app.core.hexadecimal import parse_hash, to_hex
+from app.house import demo_chains, prepare_logging
+from app.serving import ask_once
+from app.serving import serve as run_server
+from app.settings import LoadedSettings, NoChainsConfigured, SettingsError, demo_settings, load_settings
 
 program = typer.Typer(
     name="copath",
@@ -40,8 +27,11 @@ program = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+EXIT_REFUSED = 1
+EXIT_CONFIGURATION = 2
+
 ConfigOption = Annotated[
-    Path | None, typer.Option("--config", "-c", help="YAML file; without one, the demo is served.")
+    Path | None, typer.Option("--config", "-c", help="YAML file. Without one, and without --eth-rpc-url: the demo.")
 ]
 
 
@@ -50,10 +40,127 @@ def main() -> None:
     program()
 
 
-@program.callback()
-def _version(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
-) -> None:
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(__version__)
         raise typer.Exit
+
+
+@program.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    del version  # its callback did all there is to do
+
+
+@program.command()
+def serve(
+    config: ConfigOption = None,
+    host: Annotated[str | None, typer.Option(help="Address to bind; over bind_host.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to bind, 0 for a free one; over bind_port.")] = None,
+    eth_rpc_url: Annotated[
+        str | None, typer.Option(help="A node's JSON-RPC URL: serves one chain without a file.")
+    ] = None,
+    chain_key: Annotated[int | None, typer.Option(help="The key of that chain.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+) -> None:
+    """Serve proofs over HTTP until SIGTERM or SIGINT."""
+    flags = {
+        "bind_host": host,
+        "bind_port": None if port is None else str(port),
+        "eth_rpc_url": eth_rpc_url,
+        "chain_key": chain_key,
+        "logging.level": log_level,
+    }
+    loaded, is_demo = _load(config, flags)
+    prepare_logging(loaded)
+    raise typer.Exit(run_server(loaded.settings, is_demo=is_demo))
+
+
+@program.command()
+def prove(
+    tx_hash: Annotated[str, typer.Argument(help="The transaction.")],
+    chain: Annotated[str, typer.Option(help="Chain key or name.")],
+    kind: Annotated[str, typer.Option(help="transaction, receipt, log, or usc.")] = "receipt",
+    log_index: Annotated[int, typer.Option(help="With --kind log: which log of the receipt.")] = 0,
+    config: ConfigOption = None,
+) -> None:
+    """Print one proof, made and checked here and now, without a server."""
+    paths = {
+        "transaction": f"/api/v1/proofs/{chain}/transactions/{tx_hash}",
+        "receipt": f"/api/v1/proofs/{chain}/receipts/{tx_hash}",
+        "log": f"/api/v1/proofs/{chain}/logs/{tx_hash}/{log_index}",
+        "usc": f"/api/v1/proof-by-tx/{chain}/{tx_hash}",
+    }
+    if kind not in paths:
+        _stop(f"--kind: must be one of {', '.join(paths)}", EXIT_CONFIGURATION)
+    loaded, _ = _load(config, {"logging.level": "warning"})
+    prepare_logging(loaded)
+    status, body = asyncio.run(ask_once(loaded.settings, paths[kind], anchored=kind == "usc"))
+    if status != 200:
+        _stop(body.decode(), EXIT_REFUSED)
+    typer.echo(body.decode())
+
+
+@program.command()
+def verify(
+    file: Annotated[Path | None, typer.Argument(help="What a proof route returned; standard input by default.")] = None,
+    block_hash: Annotated[str | None, typer.Option(help="The block hash that you trust.")] = None,
+    anchor_height: Annotated[
+        int | None, typer.Option(help="For usc proofs: the height of an anchor you trust.")
+    ] = None,
+    anchor_digest: Annotated[str | None, typer.Option(help="For usc proofs: the digest of that anchor.")] = None,
+) -> None:
+    """Check a proof offline, with nothing but its own bytes and what you trust. Exit code 0: it holds."""
+    body = sys.stdin.buffer.read() if file is None else file.read_bytes()
+    try:
+        said = json.loads(body)
+        if isinstance(said, dict) and "continuityProof" in said:
+            typer.echo(_verify_usc(body, said, anchor_height, anchor_digest))
+        else:
+            typer.echo(_verify_native(body, said, block_hash))
+    except checker.Refused as refused:
+        _stop(f"refused: {refused}", EXIT_REFUSED)
+    except ValueError as error:
+        _stop(f"no proof: {error}", EXIT_REFUSED)
+
+
+def _verify_native(body: bytes, said: Any, block_hash: str | None) -> str:
+    asked: dict[str, object] = {} if block_hash is None else {"blockHash": to_hex(_hash("--block-hash", block_hash))}
+    checker.check_native(body, asked)
+    trusted = "the block you named" if block_hash is not None else "whether that block is canonical is yours to know"
+    item = f"{said['kind']} {said['transactionIndex']}"
+    return f"valid: {item} is in block {said['blockNumber']} {said['blockHash']} ({trusted})"
+
+
+def _verify_usc(body: bytes, said: dict[str, Any], height: int | None, digest: str | None) -> str:
+    if height is None or digest is None:
+        _stop("a usc proof needs --anchor-height and --anchor-digest: the anchor you trust", EXIT_CONFIGURATION)
+    checker.check_usc(body, {}, (height, _hash("--anchor-digest", digest)))
+    return f"valid: transaction {said['txHash']} of block {said['headerNumber']} is under the anchor at {height}"
+
+
+def _hash(option: str, text: str) -> bytes:
+    try:
+        return parse_hash(text)
+    except ValueError as error:
+        _stop(f"{option}: {error}", EXIT_CONFIGURATION)
+
+
+def _load(config: Path | None, flags: Mapping[str, Any]) -> tuple[LoadedSettings, bool]:
+    try:
+        try:
+            return load_settings(None if config is None else str(config), os.environ, flags), False
+        except NoChainsConfigured:
+            if config is not None:
+                raise
+            return demo_settings(demo_chains(), os.environ, flags), True
+    except SettingsError as error:
+        _stop(f"copath: {error}", EXIT_CONFIGURATION)
+
+
+def _stop(line: str, code: int) -> NoReturn:
+    typer.echo(line, err=True)
+    raise typer.Exit(code)

@@ -21,16 +21,48 @@ from app.chain.head import FinalityRule
 from app.chain.ports import Anchors, Builder, Upstream
 from app.chain.rules import ChainRules
 from app.chain.supervision import Loop, supervise
+from app.log import configure_logging, install_fault_hooks, loop_fault_handler
 from app.metrics import Metrics
-from app.settings import AnchorSettings, ChainSettings, Settings, UpstreamSettings
-from app.upstream.demo import demo_transport
+from app.settings import (
+    AnchorSettings,
+    ChainSettings,
+    LoadedSettings,
+    Settings,
+    UpstreamSettings,
+    redacted,
+    secrets_of,
+)
+from app.upstream.demo import demo_chains, demo_examples, demo_transport
 from app.upstream.evm import EvmNode
 from app.upstream.posting import NodeLimits
 from app.upstream.single import SingleUpstream
 
+__all__ = ["House", "demo_chains", "demo_examples", "open_house", "prepare_logging", "watch_loop"]
+
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 0.25
+
+
+def prepare_logging(loaded: LoadedSettings) -> None:
+    """Routes every log line, then says what was configured: without secrets, and with what it does not do yet."""
+    settings = loaded.settings
+    configure_logging(settings.logging.level, settings.logging.format, secrets=secrets_of(settings))
+    for warning in loaded.warnings:
+        log.warning("configuration", extra={"detail": warning})
+    for knob in loaded.not_in_force:
+        log.warning("not yet in force", extra={"setting": knob})
+    log.info("config_resolved", extra={"settings": redacted(settings)})
+
+
+def watch_loop(house: House) -> None:
+    """Faults that nobody caught, in this loop, other threads and finalizers: counted, then logged."""
+
+    def count(source: str) -> None:
+        house.metrics.unhandled_exceptions_total.labels(source).inc()
+
+    install_fault_hooks(count)
+    asyncio.get_running_loop().set_exception_handler(loop_fault_handler(count))
 
 
 class MonotonicClock:
@@ -146,7 +178,7 @@ def _build_node(chosen: UpstreamSettings, chain: ChainSettings, metrics: Metrics
     url = str(chosen.url)
     transport: httpx2.AsyncBaseTransport | None = None
     if url.startswith("demo:"):
-        transport = demo_transport(url.removeprefix("demo:"))
+        transport = demo_transport(url)
     return EvmNode(
         chosen.name,
         url,

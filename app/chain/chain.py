@@ -115,11 +115,13 @@ class Chain:
             on_landed=self._on_landed,
             jitter=jitter,
         )
-        self._positions: Flights[bytes, Position | None] = Flights(
-            clock, first_stage=Stage.RESOLVING, jitter=jitter
-        )
+        self._positions: Flights[bytes, Position | None] = Flights(clock, first_stage=Stage.RESOLVING, jitter=jitter)
         self._head_moved = asyncio.Event()
         self._anchoring_error: str | None = None
+        self.anchored = asyncio.Event()
+        """Set once every height finalized at that moment was anchored, or at once where there are no anchors to make."""
+        if anchors is None:
+            self.anchored.set()
         self.loops = (Loop(f"head:{self.name}"), Loop(f"anchors:{self.name}"))
 
     def __repr__(self) -> str:
@@ -320,6 +322,8 @@ class Chain:
                 try:
                     await self.anchors.advance(finalized, self._root_at)
                     self._anchoring_error = None
+                    if finalized == self.head.heads.finalized:
+                        self.anchored.set()
                 except ProofError as error:
                     # Said once a change, retried with the next head: an upstream may be back by then.
                     if self._anchoring_error != error.code:

@@ -44,7 +44,7 @@ async def supervise(
         try:
             await body()
         except Exception as error:  # noqa: BLE001 - whatever killed the loop, it must be seen, counted and started again
-            metrics.unhandled_exceptions.labels("task").inc()
+            metrics.unhandled_exceptions_total.labels("task").inc()
             log.error("background loop died", extra={"task": loop.name, "error": type(error).__name__})
         if clock() - started > _LONGEST_PAUSE_S:
             pause_s = _FIRST_PAUSE_S
