@@ -6,7 +6,6 @@ Nothing that is raised here carries more of the URL than its scheme and host.
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import socket
 import ssl
@@ -23,14 +22,13 @@ from . import jsonrpc
 from .bodies import ACCEPT_ENCODING, read_body
 from .faults import CallFailed, Fault
 from .observer import NoObserver, UpstreamObserver
+from .secrecy import keep_urls_out_of_logs, scrubbed, secret_parts
 from .standing import retry_after_s
 
 MIN_USEFUL_S = 0.1
 """With less than this left of the deadline no call is started: its answer could not be used."""
 
 ERROR_BODY_CAP_BYTES = 64 * 1024
-
-LOGGED_CHARACTERS = 120
 
 _HOST = re.compile(rb"[a-z0-9._-]+|[0-9a-f:.]+")
 
@@ -136,8 +134,8 @@ class Poster:
             raise ValueError("an upstream URL must be http:// or https:// with a host")
         host = f"[{parsed.host}]" if ":" in parsed.host else parsed.host
         self.origin = f"{parsed.scheme}://{host}" + ("" if parsed.port is None else f":{parsed.port}")
-        self._secrets = tuple(sorted(_secret_parts(parsed, self.headers), key=len, reverse=True))
-        _keep_urls_out_of_logs()
+        self._secrets = secret_parts(parsed, self.headers)
+        keep_urls_out_of_logs()
         self._pool = self._open(self.limits.max_connections)
         self._fresh = self._open(0)
 
@@ -159,9 +157,7 @@ class Poster:
 
         Servers like to quote the path they were asked for.
         """
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        return text[:LOGGED_CHARACTERS]
+        return scrubbed(text, self._secrets)
 
     async def post(self, content: bytes) -> Reply:
         """One attempt. Raises `CallFailed`; never anything of httpx2.
@@ -327,30 +323,3 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
             for member in error.exceptions:
                 yield from _causes(member)
         error = error.__cause__ or error.__context__
-
-
-def _secret_parts(url: httpx2.URL, headers: Mapping[str, str]) -> set[str]:
-    """Every piece of the URL beyond its host, and every header value, that a server could quote back at us."""
-    target = url.raw_path.decode("ascii", "replace")
-    parts = {url.userinfo.decode("ascii", "replace"), url.username, url.password, target, url.path, *headers.values()}
-    parts.update(url.path.split("/"))
-    for value in headers.values():
-        # "Bearer <token>" may come back without its first word.
-        parts.update(re.split(r"[\s,;]+", value))
-    parts.update(value for _, value in url.params.multi_items())
-    return {part for part in parts if len(part) >= 4}
-
-
-class _NoUrls(logging.Filter):
-    """httpx2 logs the full URL of every request at INFO; keys are in paths and queries."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return record.levelno >= logging.WARNING
-
-
-_no_urls = _NoUrls()
-
-
-def _keep_urls_out_of_logs() -> None:
-    # addFilter ignores a filter that is there already.
-    logging.getLogger("httpx2").addFilter(_no_urls)

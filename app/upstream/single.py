@@ -62,6 +62,16 @@ class SingleUpstream:
         """Closes the node's connections."""
         await self.node.aclose()
 
+    @property
+    def known_chain_id(self) -> int | None:
+        """The chain id that the node proved to serve, or the configured one; None while neither is known."""
+        return self.node.chain_id
+
+    def states(self) -> list[dict[str, object]]:
+        """The node by name, how it stands in one word, and the highest head it named lately. Never an address."""
+        head = None if self._head_seen is None else self._head_seen[0]
+        return [{"name": self.node.name, "state": self.node.standing.word(self._patience.now()), "head": head}]
+
     async def chain_id(self) -> int:
         """The chain id that the node proves to serve. Raises `RpcUnavailable` when it cannot be asked, or fits not."""
         try:

@@ -62,6 +62,17 @@ class Standing:
         """Whether the node is in use at all, a passing limit aside."""
         return self.denied_until is None and self.foreign_chain_id is None
 
+    def word(self, now: float) -> str:
+        """How the node stands, in one word for listings: ok, unverified, limited, denied or wrong-chain."""
+        if self.foreign_chain_id is not None:
+            return "wrong-chain"
+        if self.denied_until is not None:
+            return "denied"
+        if self.cooling_until is not None and now < self.cooling_until:
+            return "limited"
+        # Never asked yet, or not reached at the last attempt.
+        return "unverified" if self.verified_at is None else "ok"
+
     def refusal(self, now: float) -> CallFailed | None:
         """Why the node must not be asked now; None when it may be."""
         if self.cooling_until is not None and now < self.cooling_until:

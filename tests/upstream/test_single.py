@@ -503,6 +503,31 @@ async def test_B35_a_greeted_node_tells_its_chain(million: dict[str, Any]) -> No
         assert node.hits == {"eth_chainId": 1}
 
 
+async def test_a_listing_names_the_node_and_says_how_it_stands(rig: Rig) -> None:
+    def state() -> object:
+        (listed,) = rig.upstream.states()
+        assert listed["name"] == "node-a"
+        assert rig.node.url not in str(listed)
+        return listed["state"]
+
+    assert (state(), rig.upstream.known_chain_id) == ("unverified", 1)
+    await rig.upstream.fetch(MILLION, handed)
+    assert rig.upstream.states() == [{"name": "node-a", "state": "ok", "head": 1_000_000}]
+    for behaviour, word, pause_s in ((http(429), "limited", 1.0), (http(401), "denied", 60.0)):
+        rig.node.script(BY_NUMBER, behaviour)
+        with pytest.raises(RpcUnavailable):
+            await rig.upstream.tagged("latest")
+        assert state() == word
+        rig.clock.at += pause_s
+    await rig.upstream.tagged("latest")
+    assert state() == "ok"
+    rig.node.chain_id = 5
+    rig.clock.at += 300.0
+    with pytest.raises(RpcUnavailable):
+        await rig.upstream.tagged("latest")
+    assert (state(), rig.upstream.known_chain_id) == ("wrong-chain", 1)
+
+
 async def test_every_failure_is_a_proof_error(rig: Rig) -> None:
     """Whatever single answer a node gives to any call, nothing but a proof error comes out."""
     answers: list[Behaviour] = [
