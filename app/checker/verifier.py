@@ -38,8 +38,7 @@ def require(good: object, reason: str, field: str = "", expected: Any = None, fo
         raise Refused(reason, field, expected, found, **at)
 
 
-def _strict(token: Any) -> Any:
-    """The pairs of an object: no name twice. The text of a number: no sign, fraction, exponent, NaN or 65th bit."""
+def _strict(token: Any) -> Any:  # in an object no name twice; in a number no sign, fraction, exponent or 65th bit
     if isinstance(token, str):
         require(token.isdecimal() and len(token) <= 20 and int(token) < 2**64, "MalformedField", "", "u64", token[:40])
         return int(token)
@@ -58,7 +57,7 @@ def _read(value: Any, shape: Any, where: str) -> Any:
         if isinstance(names := next(iter(shape)), re.Pattern):
             shape = dict.fromkeys(filter(names.fullmatch, value), shape[names])
         strange = (value.keys() ^ shape.keys()) - (OPTIONAL - value.keys())
-        require(not strange, "MalformedField", f"{where}.{min(strange, default='')!a}"[1:])
+        require(not strange, "MalformedField", f"{where}.{ascii(min(strange, default=''))[1:-1]}"[1:])
         return {name: _read(item, shape[name], f"{where}.{name}") for name, item in value.items()}
     good = shape.fullmatch(value) if isinstance(shape, re.Pattern) and type(value) is str else type(value) is shape
     if not good:
@@ -86,12 +85,13 @@ def rlp_list(data: bytes, reason: str, field: str, **at: int) -> list[tuple[byte
         start, size = (begin, 1) if data[begin] < 0x80 else (begin + 1, data[begin] & 0x3F)
         if size > 55:
             start, size = start + size - 55, int.from_bytes(data[start : start + size - 55])
-            require(size > 55 and data[begin + 1], reason, field, **at)
+            size = size if size > 55 and data[begin + 1] else len(data)  # padded, or no need of the long form
         end = start + size
-        require(end <= len(data) and (data[begin] != 0x81 or data[start] > 0x7F), reason, field, **at)
+        if end > len(data) or (data[begin] == 0x81 and data[start] < 0x80):
+            break
         items.append((data[begin:end], data[start:end]))
         begin = end if len(items) > 1 else start
-    require(items and items[0][0] == data and data[0] >= 0xC0, reason, field, **at)
+    require(begin == len(data) and items and items[0][0] == data and data[0] >= 0xC0, reason, field, **at)
     return items[1:]
 
 
@@ -138,7 +138,7 @@ def check_native(body: bytes, asked: Mapping[str, object]) -> None:
     require(digest == proof["blockHash"], "HeaderMismatch", "blockHash", digest, proof["blockHash"])
     require(height == number, "HeaderMismatch", "blockNumber", height, number)
     require(root == proof["root"], "HeaderMismatch", "root", root, proof["root"])
-    key = index if b"" < index < b"\x80" else bytes([0x80 + len(index)]) + index
+    key = index if len(index) == 1 and index < b"\x80" else bytes([0x80 + len(index)]) + index
     require(proof["key"] == key, "KeyMismatch", "key", key, proof["key"])
     leaf = check_trie(root, key, proof["value"], proof["nodes"], listed=False)
     for name, encoding in proof.get("encodings", {}).items():
