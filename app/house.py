@@ -17,6 +17,7 @@ from app import __version__
 from app.anchors.self_attested import SelfAttested
 from app.chain.builder import open_builder
 from app.chain.chain import Chain
+from app.chain.figures import Figures
 from app.chain.head import FinalityRule
 from app.chain.ports import Anchors, Builder, Upstream
 from app.chain.rules import ChainRules
@@ -159,6 +160,7 @@ def _build_chain(
     chain = Chain(rules, upstream, builder, anchors, metrics, MonotonicClock())
     for loop in chain.loops:
         metrics.register_task(loop.name)
+    metrics.before_scrape(Figures(chain, metrics).publish)
     return chain
 
 

@@ -38,6 +38,7 @@ from .canon import Canon
 from .filling import Filling
 from .flight import Flights, Stage
 from .head import HeadTracker
+from .listing import listing_of
 from .permits import Permits
 from .ports import Anchors, Builder, Clock, Upstream
 from .rules import ChainRules
@@ -122,7 +123,8 @@ class Chain:
         """Set once every height finalized at that moment was anchored, or at once where there are no anchors to make."""
         if anchors is None:
             self.anchored.set()
-        self.loops = (Loop(f"head:{self.name}"), Loop(f"anchors:{self.name}"))
+        self._head_loop = Loop(f"head:{self.name}")
+        self._anchor_loop = None if anchors is None else Loop(f"anchors:{self.name}")
 
     def __repr__(self) -> str:
         return f"<Chain {self.name} key={self.key} {self.head!r} {self.permits!r} {self.cache!r}>"
@@ -138,6 +140,11 @@ class Chain:
     def attested_height(self) -> int | None:
         """The newest anchored height; None without anchors, or before the first."""
         return None if self.anchors is None else self.anchors.attested_height
+
+    @property
+    def loops(self) -> tuple[Loop, ...]:
+        """The background loops of this chain."""
+        return tuple(loop for loop in (self._head_loop, self._anchor_loop) if loop is not None)
 
     @property
     def servable(self) -> bool:
@@ -157,32 +164,14 @@ class Chain:
         found += [f"background loop {loop.name} is down" for loop in self.loops if not loop.up]
         return tuple(found)
 
+    @property
+    def anchoring_stalled(self) -> str | None:
+        """The code of what keeps anchors from being made; None while nothing does."""
+        return self._anchoring_error
+
     def status(self) -> dict[str, object]:
         """What a listing says of this chain. No addresses."""
-        heads = self.head.heads
-        return {
-            "chainKey": self.key,
-            "name": self.name,
-            "chainId": None if self.chain_id is None else str(self.chain_id),
-            "family": self.family,
-            "kinds": ["transaction", "receipt", "log", *(["usc"] if self.anchors is not None else [])],
-            "head": heads.head,
-            "safe": heads.safe,
-            "finalized": heads.finalized,
-            "finalityBy": heads.by,
-            "headAgeSeconds": None if self.head.age_s is None else round(self.head.age_s, 1),
-            "anchors": {
-                "source": self.anchor_source,
-                "genesis": None if self.anchors is None else self.anchors.genesis,
-                "attestedHeight": self.attested_height,
-                **({"note": "development: accepted by no chain"} if self.anchor_source == "self" else {}),
-                **({"stalled": self._anchoring_error} if self._anchoring_error else {}),
-            },
-            "cache": {"blocks": self.cache.entries, "bytes": self.cache.size_bytes},
-            "upstreams": self._upstream.states(),
-            "servable": self.servable,
-            "reasons": list(self.reasons),
-        }
+        return listing_of(self, self._upstream.states())
 
     def require_anchored(self, lo: int, hi: int) -> None:
         """Whether usc proofs of [lo, hi] can be anchored, known without asking an upstream.
@@ -300,11 +289,11 @@ class Chain:
 
     async def run(self) -> None:
         """Every loop of this chain, until cancelled."""
-        head_loop, anchor_loop = self.loops
+        bodies = [(self._head_loop, self.head.run), (self._anchor_loop, self._anchor)]
         async with asyncio.TaskGroup() as group:
-            group.create_task(supervise(head_loop, self.head.run, self._metrics), name=head_loop.name)
-            if self.anchors is not None:
-                group.create_task(supervise(anchor_loop, self._anchor, self._metrics), name=anchor_loop.name)
+            for loop, body in bodies:
+                if loop is not None:
+                    group.create_task(supervise(loop, body, self._metrics), name=loop.name)
 
     async def aclose(self) -> None:
         """Ends what is in flight."""

@@ -73,13 +73,13 @@ class Filling:
         self._clock = clock
         self._anchored = anchored
         self._on_landed = on_landed
-        self._flights: Flights[BlockRef, ProvableBlock] = Flights(
+        self.flights: Flights[BlockRef, ProvableBlock] = Flights(
             clock, fill_deadline_s=rules.fill_deadline_s, jitter=jitter
         )
         self._unsettled: TTLCache[bytes, ProvableBlock] = TTLCache(UNSETTLED_BLOCKS, UNMET_MEMORY_S, timer=clock.now)
 
     def __repr__(self) -> str:
-        return f"<Filling {self._flights!r} {self._permits!r}>"
+        return f"<Filling {self.flights!r} {self._permits!r}>"
 
     def held(self, block_hash: bytes) -> ProvableBlock | None:
         """The block, if it is at hand."""
@@ -88,7 +88,7 @@ class Filling:
     async def block(self, ref: BlockRef, priority: Priority = Priority.REQUEST) -> ProvableBlock:
         """The block of the fill in flight for `ref`, or of a new one. Whoever waits here may leave; the fill goes on."""
         ends_at = deadline.get()
-        return await self._flights.get(
+        return await self.flights.get(
             ref,
             lambda fill: self._fill(ref, fill),
             land=lambda block: self._land(block, ref),
@@ -99,11 +99,11 @@ class Filling:
 
     def overtake(self, height: int) -> None:
         """A reorg at `height`: no fill asked for by a height from there on may land."""
-        self._flights.invalidate(lambda ref: ref.height is not None and ref.height >= height)
+        self.flights.invalidate(lambda ref: ref.height is not None and ref.height >= height)
 
     async def aclose(self) -> None:
         """Ends what is in flight; returns when the work under way has ended too."""
-        await self._flights.aclose()
+        await self.flights.aclose()
 
     async def _fill(self, ref: BlockRef, fill: Fill) -> ProvableBlock:
         """One fetch and one build. The permit is held until the build has truly ended."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.metrics import MetricWrapperBase
@@ -40,15 +40,17 @@ class Metrics:
 
     def __init__(
         self,
-        registry: CollectorRegistry,
+        registry: CollectorRegistry | None = None,
         *,
         version: str = "unknown",
         git_sha: str = "unknown",
         compat_names: bool = False,
         queue_wait_limit_s: float = 24.0,
     ) -> None:
+        registry = registry if registry is not None else CollectorRegistry()
         self.registry = registry
         self._chain_keys: dict[str, int] = {}
+        self._before_scrape: list[Callable[[], None]] = []
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"copath_{name}", text, labels, registry=registry)
@@ -279,7 +281,13 @@ class Metrics:
 
     def exposition(self, accept_header: str | None) -> tuple[bytes, str]:
         """Body and content type of a scrape, OpenMetrics or Prometheus text, as the `Accept` header prefers."""
+        for publish in self._before_scrape:
+            publish()
         return expose(self.registry, accept_header)
+
+    def before_scrape(self, publish: Callable[[], None]) -> None:
+        """`publish` is called at each scrape, before anything is read: for figures that others count in plain integers."""
+        self._before_scrape.append(publish)
 
 
 def _seed(metric: MetricWrapperBase, *values: Sequence[str]) -> None:

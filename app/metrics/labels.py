@@ -68,8 +68,8 @@ CACHE_STATES = ("hit", "miss", "joined")
 FILL_CLASSES = ("request", "backfill")
 FILL_RESULTS = ("ok", "refused", "unavailable", "invalid", "timeout", "cancelled", "error")
 CACHE_RESULTS = ("hit", "miss", "empty", "negative")
-EVICTION_REASONS = ("size", "reorg", "retention")
-CACHE_REJECT_REASONS = ("too_large", "stale")
+EVICTION_REASONS = ("capacity", "retention", "dropped")
+CACHE_REJECT_REASONS = ("too_large",)
 UPSTREAM_RESULTS = (
     "ok",
     "not_found",

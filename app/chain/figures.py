@@ -1,0 +1,53 @@
+"""A chain's counts as metrics. The parts count in plain integers; a scrape carries over what has grown since the last one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from prometheus_client import Counter
+
+from app.core.budget import Priority
+from app.metrics import Metrics
+
+if TYPE_CHECKING:
+    from .chain import Chain
+
+
+class Figures:
+    """Owned by its chain. `publish` is called by whoever answers a scrape; it asks nobody and waits for nothing."""
+
+    def __init__(self, chain: Chain, metrics: Metrics) -> None:
+        self._chain = chain
+        self._metrics = metrics
+        self._published: dict[tuple[object, ...], int] = {}
+
+    def publish(self) -> None:
+        """Brings the metrics up to date."""
+        chain, metrics, name = self._chain, self._metrics, self._chain.name
+        cache, budget = chain.cache, chain.permits.budget
+        metrics.block_cache_bytes.labels(name).set(cache.size_bytes)
+        metrics.block_cache_entries.labels(name).set(cache.entries)
+        self._carry(metrics.block_cache_requests_total, name, {"hit": cache.hits, "miss": cache.misses})
+        self._carry(metrics.block_cache_evictions_total, name, cache.evictions)
+        self._carry(metrics.block_cache_admission_rejected_total, name, cache.rejected)
+        for priority in Priority:
+            metrics.fill_running.labels(name, priority.value).set(budget.running(priority))
+            metrics.fill_waiting.labels(name, priority.value).set(budget.waiting(priority))
+        flights = chain.filling.flights
+        self._grow(metrics.singleflight_joins_total, (name,), flights.joins)
+        self._grow(metrics.singleflight_handover_total, (name,), flights.handovers)
+        self._grow(metrics.singleflight_memo_hits_total, (name,), flights.memo_hits)
+        for reason, count in chain.permits.refused.items():
+            self._grow(metrics.admission_rejected_total, (reason.value,), count)
+
+    def _carry(self, counter: Counter, chain: str, counts: Mapping[str, int]) -> None:
+        for label, count in counts.items():
+            self._grow(counter, (chain, label), count)
+
+    def _grow(self, counter: Counter, labels: tuple[str, ...], count: int) -> None:
+        key = (counter, labels)
+        grown = count - self._published.get(key, 0)
+        if grown > 0:
+            counter.labels(*labels).inc(grown)
+            self._published[key] = count

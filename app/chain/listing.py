@@ -1,0 +1,36 @@
+"""What a listing of chains says of one of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .chain import Chain
+
+
+def listing_of(chain: Chain, upstreams: list[dict[str, object]]) -> dict[str, object]:
+    """Heads, kinds, anchors and upstream states by name: whatever may be shown to anybody. No addresses."""
+    heads = chain.head.heads
+    return {
+        "chainKey": chain.key,
+        "name": chain.name,
+        "chainId": None if chain.chain_id is None else str(chain.chain_id),
+        "family": chain.family,
+        "kinds": ["transaction", "receipt", "log", *(["usc"] if chain.anchors is not None else [])],
+        "head": heads.head,
+        "safe": heads.safe,
+        "finalized": heads.finalized,
+        "finalityBy": heads.by,
+        "headAgeSeconds": None if chain.head.age_s is None else round(chain.head.age_s, 1),
+        "anchors": {
+            "source": chain.anchor_source,
+            "genesis": None if chain.anchors is None else chain.anchors.genesis,
+            "attestedHeight": chain.attested_height,
+            **({"note": "development: accepted by no chain"} if chain.anchor_source == "self" else {}),
+            **({"stalled": chain.anchoring_stalled} if chain.anchoring_stalled else {}),
+        },
+        "cache": {"blocks": chain.cache.entries, "bytes": chain.cache.size_bytes},
+        "upstreams": upstreams,
+        "servable": chain.servable,
+        "reasons": list(chain.reasons),
+    }
