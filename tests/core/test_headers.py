@@ -251,6 +251,7 @@ def test_authority_round_headers_in_the_spelling_of_three_clients(
         {"withdrawalsRoot": "0x"},
         {"requestsHash": "none"},
         {"slotNumber": "soon"},
+        {"signature": {"r": "0x1"}},
         {"signature": {"r": "0x1"}, "step": []},
         {"auraSeal": "0x12"},
         {"sealFields": ["0x8413f4", "0x80"]},
@@ -344,6 +345,13 @@ def test_a_field_of_the_wrong_form_is_the_nodes_fault(change: dict[str, Any]) ->
         block["hash"] = "0x" + "77" * 32
     with pytest.raises(ContentInvalid):
         hash_header(_parsed(block), "ethereum")
+
+
+@pytest.mark.parametrize("name", ["number", "gasUsed", "timestamp"])
+def test_a_number_that_no_client_can_keep_is_refused_even_where_it_hashes(name: str) -> None:
+    hash_header(_parsed(_sealed(_plain(**{name: hex(2**64 - 1)}), _BASE)), "ethereum")
+    with pytest.raises(ContentInvalid):
+        hash_header(_parsed(_sealed(_plain(**{name: hex(2**64)}), _BASE)), "ethereum")
 
 
 def test_B67_a_timestamp_of_64_bits_is_exact() -> None:

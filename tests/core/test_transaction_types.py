@@ -234,3 +234,28 @@ def test_tempo_transactions_under_an_access_key_grant_are_unsupported_not_wrong(
     ):
         with pytest.raises(UnsupportedType):
             decode(unsupported, "tempo", 4217)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"calls": None},
+        {"calls": "0x"},
+        {"calls": [1]},
+        {"calls": [{"to": 5}]},
+        {"calls": [{"to": None, "value": "0x0", "input": ["0x"]}]},
+        {"nonceKey": None},
+        {"validBefore": hex(2**64)},
+        {"feeToken": "0x12"},
+        {"signature": None},
+        {"signature": "0x12"},
+        {"signature": {"type": "secp256k1", "r": "0x1", "s": "0x1"}},
+        {"signature": {"userAddress": "0x" + "11" * 20, "signature": 3}},
+    ],
+)
+def test_broken_fields_of_a_tempo_transaction_are_the_nodes_fault(change: dict[str, Any]) -> None:
+    entries = recorded("nonstandard", "tempo-mainnet_17708868")["block"]["transactions"]
+    plain = next(entry for entry in entries if entry["type"] == "0x76")
+    with pytest.raises(ContentInvalid) as caught:
+        decode(plain | change, "tempo", 4217)
+    assert caught.value.check == "decode"

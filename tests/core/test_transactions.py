@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import rlp as oracle
 
 from app.core import trie
 from app.core.errors import ContentInvalid
@@ -173,3 +174,30 @@ def test_any_changed_field_is_noticed(type_: str) -> None:
             changed = hex(number(value) + 1)
         with pytest.raises(ContentInvalid):
             decode(given | {name: changed}, family_)
+
+
+@pytest.mark.parametrize(
+    ("position", "name", "bits"),
+    [(0, "nonce", 64), (1, "gasPrice", 256), (2, "gas", 64), (4, "value", 256), (7, "r", 256)],
+)
+def test_a_number_that_no_client_can_keep_is_refused_even_where_it_hashes(position: int, name: str, bits: int) -> None:
+    for value, fits in ((2**bits - 1, True), (2**bits, False)):
+        fields: list[Any] = [9, 20, 21000, b"\x11" * 20, 1, b"", 27, 5, 6]
+        fields[position] = value
+        given = {
+            "hash": "0x" + keccak(oracle.encode(fields)).hex(),
+            "nonce": "0x9",
+            "gasPrice": "0x14",
+            "gas": "0x5208",
+            "to": "0x" + "11" * 20,
+            "value": "0x1",
+            "input": "0x",
+            "v": "0x1b",
+            "r": "0x5",
+            "s": "0x6",
+        } | {name: hex(value)}
+        if fits:
+            assert decode(given).envelope == oracle.encode(fields)
+        else:
+            with pytest.raises(ContentInvalid):
+                decode(given)
