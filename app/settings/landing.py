@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from app.settings.models import Settings
+from app.settings.models import ChainSettings, Settings
 
 # Dotted paths, chains and upstreams without their place; a path stands for everything below it, `path=value` for that value.
 NOT_YET_IN_FORCE = (
@@ -15,12 +15,19 @@ NOT_YET_IN_FORCE = (
     "block_store_url",
     "consumers",
     "saturation",
+    "chains.eth_rpc_fallback_urls",
+    "chains.upstreams.derives_from",
     "chains.upstreams.max_concurrent",
     "chains.upstreams.price",
     "chains.upstreams.units_per_second",
     "chains.upstreams.units_per_day",
+    "chains.routing.frontier_freshness_blocks",
+    "chains.routing.primary_grace_secs",
+    "chains.routing.primary_retry_cap_secs",
     "chains.routing.hedge",
     "chains.cache.merkle_retention_blocks",
+    "chains.cache.merkle_backfill_enabled",
+    "chains.anchors.source=static",
     "chains.anchors.source=creditcoin",
 )
 
@@ -46,7 +53,7 @@ def _turned(model: BaseModel, path: str, shown: str) -> Iterator[tuple[str, str,
             yield from _turned(value, f"{path}{name}.", f"{shown}{name}.")
         elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
             for item in value:
-                key = getattr(item, "name", "")
-                yield from _turned(item, f"{path}{name}.", f"{shown}{name}[{key}].")
+                which = f"chain_key {item.chain_key}" if isinstance(item, ChainSettings) else getattr(item, "name", "")
+                yield from _turned(item, f"{path}{name}.", f"{shown}{name}[{which}].")
         elif value != field.get_default(call_default_factory=True):
             yield f"{path}{name}", f"{shown}{name}", value

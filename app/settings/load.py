@@ -73,10 +73,11 @@ def _finished(
         settings = Settings.model_validate({**tree.values, "chains": list(tree.values["chains"].values())})
     except ValidationError as error:
         raise _refusal(error.errors(include_url=False, include_input=False), keys, tree.origin) from None
+    idle = not_in_force(settings)
     settings = with_dependent_defaults(settings)
     for where, why in conflicts(settings):
         raise SettingsError(f"{tree.origin(where)}: {dotted(where)}: {why}")
-    return LoadedSettings(settings, warnings, not_in_force(settings))
+    return LoadedSettings(settings, warnings, idle)
 
 
 def _refusal(errors: Sequence[ErrorDetails], keys: Sequence[str], origin: Callable[[Path], str]) -> SettingsError:
