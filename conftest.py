@@ -1,4 +1,4 @@
-"""What a skipped test means: one line per reason at the end, or, where nothing may be skipped, a failure."""
+"""For all tests: no time limits, and what a skipped test means: a line per reason, or, where nothing may be, a failure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import os
 from collections import Counter
 from collections.abc import Generator
 
+import hypothesis
 import pytest
+
+# A slow machine is no fault of the code: examples have no time limit.
+hypothesis.settings.register_profile("copath", deadline=None)
+hypothesis.settings.load_profile("copath")
 
 REQUIRE_ALL = os.environ.get("COPATH_TESTS_REQUIRE_ALL") == "1"
 
