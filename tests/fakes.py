@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from app.core.errors import BlockNotOnSourceChain, ContentInvalid, InconsistentSource, TxNotMined
 
 if TYPE_CHECKING:
-    from app.chain.ports import BlockBodies, BlockName, BlockRef, Position
+    from app.core.blocks import BlockBodies, BlockName, BlockRef, Position
 
 T = TypeVar("T")
 
@@ -122,13 +122,15 @@ class HoldPoints:
 class FakeUpstream(HoldPoints):
     """The nodes of one chain, in memory. Implements `chain.ports.Upstream`.
 
-    Points: `fetch`, `name_of`, `tagged`, `position`, each with `.after`, and `accept` (bodies are about to be handed
-    over; once per node). `content_failures` counts bodies that were refused, by check. What a test changes in the
+    Points: `fetch`, `name_of`, `tagged`, `position`, `chain_id`, each with `.after`, and `accept` (bodies are about to
+    be handed over; once per node). `content_failures` counts bodies that were refused, by check. What a test changes in the
     public mappings is seen by the next call.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, chain_id: int = 1) -> None:
         super().__init__()
+        self.known_chain_id: int | None = chain_id
+        self.proved_chain_id = chain_id
         self.bodies: dict[bytes, list[BlockBodies]] = {}
         self.canonical: dict[int, BlockName] = {}
         self.tags: dict[str, int | None] = {}
@@ -177,6 +179,15 @@ class FakeUpstream(HoldPoints):
             await self.at("fetch.after")
             return value
         raise InconsistentSource(f"every node's data failed a check: {last}")
+
+    async def chain_id(self) -> int:
+        await self.at("chain_id")
+        self.known_chain_id = self.proved_chain_id
+        await self.at("chain_id.after")
+        return self.known_chain_id
+
+    def states(self) -> list[dict[str, object]]:
+        return [{"name": "fake", "state": "ok"}]
 
     async def name_of(self, height: int) -> BlockName | None:
         await self.at("name_of")
