@@ -8,7 +8,7 @@ AccessList = tuple[tuple[bytes, tuple[bytes, ...]], ...]
 """(address, storage keys) in the order of the transaction."""
 
 
-class UnsupportedType(Exception):  # noqa: N818  # a verdict about the block, not a fault
+class UnsupportedType(Exception):  # a verdict about the block, not a fault
     """A transaction whose type, or whose use of it, has no codec in the chain's family: its leaf cannot be made."""
 
     def __init__(self, type_: int) -> None:
