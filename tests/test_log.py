@@ -121,7 +121,7 @@ def events() -> list[Callable[[logging.Logger], None]]:
         lambda log: log.error(f"token was Bearer {CANARY}"),
         lambda log: log.error(f"GET /v2/x?apikey={CANARY}&token={CANARY}"),
         lambda log: log.error(f"postgresql+asyncpg://copath:{CANARY}@db:5432/copath"),
-        lambda log: log.error(f"https://user:pa/{CANARY}@node.example/x"),
+        lambda log: log.error(f"https://user:{CANARY}/more@node.example/x"),
         lambda log: log.error(f"HTTPS://{CANARY}:@node.example"),
         with_exception,
     ]
