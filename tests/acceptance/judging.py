@@ -10,6 +10,7 @@ from typing import Any
 
 import rlp
 
+from tests.acceptance.server import Answer
 from tests.oracles import trie_library
 from tests.oracles.signing import keccak
 from tests.oracles.solidity import verify_trie_proof
@@ -158,3 +159,26 @@ def _judge_log(told: dict[str, Any], leaf: bytes, record: Record, index: int) ->
     assert to_bytes(told["address"]) == log[0]
     assert [to_bytes(topic) for topic in told["topics"]] == list(log[1])
     assert to_bytes(told["data"]) == log[2]
+
+
+NATIVE, COMPATIBLE = "application/problem+json", "application/json"
+
+
+def judge_error(answer: Answer, status: int, code: str, media_type: str) -> None:
+    """One shape everywhere: code, message, retriable; natively RFC 9457 around them; and nothing that is not the client's."""
+    assert answer.status == status, answer.body[:500]
+    body = answer.json
+    assert body["code"] == code, body
+    assert isinstance(body["message"], str)
+    assert body["message"]
+    assert isinstance(body["retriable"], bool)
+    assert answer.headers["content-type"].split(";")[0] == media_type
+    if media_type == NATIVE:
+        assert body["status"] == status
+        for name in ("type", "title", "detail", "instance"):
+            assert isinstance(body[name], str), (name, body)
+    else:
+        assert set(body) <= {"code", "message", "retriable", "block_number", "last_attested_block"}
+    for secret in (b"127.0.0.1", b"Traceback", b".py", b"http://", b"site-packages"):
+        assert secret not in answer.body.replace(b"http://localhost", b""), body
+    assert "no-store" in answer.headers.get("cache-control", "no-store")

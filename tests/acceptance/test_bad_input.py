@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pytest
 
+from tests.acceptance.judging import COMPATIBLE, NATIVE, judge_error
 from tests.acceptance.made_blocks import CHAIN_ID, every_type, small_chain
 from tests.acceptance.recorded_node import RecordedChain, RecordedNode
-from tests.acceptance.server import Answer, Copath, chain, running_copath
+from tests.acceptance.server import Copath, chain, running_copath
 from tests.acceptance.waiting import until
 
 BLOCKS = small_chain(every_type())
 BLOCK = BLOCKS[1]["block"]
 HASH = BLOCK["transactions"][0]["hash"]
-NATIVE, COMPATIBLE, JSON_ERROR = "application/problem+json", "application/json", "application/json"
 ASKED_FOR_PROOFS = ("eth_getTransactionByHash", "eth_getTransactionReceipt", "eth_getBlockReceipts")
 
 
@@ -35,26 +34,6 @@ def copath(node: RecordedNode, source: RecordedChain) -> Iterator[Copath]:
         chain(11, "anchored", CHAIN_ID, node.url("input-anchored"), anchors=anchors),
     ) as running:
         yield running
-
-
-def _judge_error(answer: Answer, status: int, code: str, media_type: str) -> None:
-    """One shape everywhere: code, message, retriable; natively RFC 9457 around them; and nothing that is not the client's."""
-    assert answer.status == status, answer.body[:500]
-    body = answer.json
-    assert body["code"] == code, body
-    assert isinstance(body["message"], str)
-    assert body["message"]
-    assert isinstance(body["retriable"], bool)
-    assert answer.headers["content-type"].split(";")[0] == media_type
-    if media_type == NATIVE:
-        assert body["status"] == status
-        for name in ("type", "title", "detail", "instance"):
-            assert isinstance(body[name], str), (name, body)
-    else:
-        assert set(body) <= {"code", "message", "retriable", "block_number", "last_attested_block"}
-    for secret in (b"127.0.0.1", b"Traceback", b".py", b"http://", b"site-packages"):
-        assert secret not in answer.body.replace(b"http://localhost", b""), body
-    assert "no-store" in answer.headers.get("cache-control", "no-store")
 
 
 BAD_HASHES = {
@@ -113,8 +92,9 @@ def _native_cases() -> Iterator[tuple[str, str, int, str]]:
     yield "unknown finality", f"proofs/2/transactions/{HASH}?finality=certain", 400, "InvalidParameter"
     yield "unknown encoding", f"proofs/2/transactions/{HASH}?encoding=braille", 400, "InvalidParameter"
     yield "unknown log numbering", f"proofs/2/logs/{HASH}/0?index=chain", 400, "InvalidParameter"
-    for name in ("9", "no-such-chain", "18446744073709551616"):
+    for name in ("9", "no-such-chain"):
         yield f"chain {name}", f"proofs/{name}/transactions/{HASH}", 400, "InvalidChainKey"
+    yield "a great chain key", f"proofs/{2**64}/transactions/{HASH}", 400, "InvalidParameter"
     yield "no such route", f"proofs/2/uncles/{HASH}", 404, "NotFound"
 
 
@@ -145,92 +125,19 @@ def unasked(source: RecordedChain) -> Iterator[None]:
 @pytest.mark.usefixtures("unasked")
 @pytest.mark.parametrize(("what", "path", "status", "code"), [*_native_cases()], ids=lambda value: str(value)[:40])
 def test_B73_native_input(what: str, path: str, status: int, code: str, copath: Copath) -> None:
-    _judge_error(copath.get(f"/api/v1/{path}"), status, code, NATIVE)
+    judge_error(copath.get(f"/api/v1/{path}"), status, code, NATIVE)
 
 
 @pytest.mark.usefixtures("unasked")
 @pytest.mark.parametrize(("what", "path", "status", "code"), [*_compatible_cases()], ids=lambda value: str(value)[:40])
 def test_B73_compatible_input(what: str, path: str, status: int, code: str, copath: Copath) -> None:
-    _judge_error(copath.get(f"/api/v1/{path}"), status, code, COMPATIBLE)
+    judge_error(copath.get(f"/api/v1/{path}"), status, code, COMPATIBLE)
 
 
 def test_an_unconfigured_chain_is_named_with_those_that_are(copath: Copath) -> None:
     assert copath.get("/api/v1/proof/3/1/0").json["message"] == "Chain key not configured: 3 (allowed: [2, 11])"
     not_hex = copath.get("/api/v1/proof-by-tx/2/0xabcd")
     assert not_hex.json["message"] == "invalid parameter: tx_hash must be 32 bytes, got 2"
-
-
-BATCH, BATCH_BY_TX = "/api/v1/proof-batch/2", "/api/v1/proof-batch-by-tx/2"
-ENTRY = {"headerNumber": 2, "txIndexes": [0]}
-POSTED = [
-    (BATCH, [], 400, "EmptyProofQueries"),
-    (BATCH, [{"headerNumber": height} for height in range(11)], 400, "TooManyProofQueries"),
-    (BATCH, [ENTRY, {"headerNumber": 2, "txIndexes": list(range(11))}], 400, "TooManyTxQueriesInProofQuery"),
-    (BATCH_BY_TX, [], 400, "EmptyTxHashes"),
-    (BATCH_BY_TX, [HASH] * 101, 400, "TooManyTxHashes"),
-    (BATCH_BY_TX, [HASH, "0x12"], 400, "InvalidParameter"),
-    (BATCH_BY_TX, [HASH, "no hash"], 400, "InvalidParameter"),
-    ("/api/v1/proof-batch/3", [ENTRY], 400, "InvalidChainKey"),
-    ("/api/v1/proof-batch-by-tx/3", [HASH], 400, "InvalidChainKey"),
-    ("/api/v1/proof-batch/NOT", [ENTRY], 400, "InvalidParameter"),
-]
-WRONG_SHAPES = [
-    (BATCH, {"headerNumber": 2}),
-    (BATCH, "2"),
-    (BATCH, [2]),
-    (BATCH, [{"txIndexes": [0]}]),
-    (BATCH, [{"headerNumber": -1}]),
-    (BATCH, [{"headerNumber": 2**64}]),
-    (BATCH, [{"headerNumber": "2"}]),
-    (BATCH, [{"headerNumber": 2.5}]),
-    (BATCH, [{"headerNumber": True}]),
-    (BATCH, [{"headerNumber": 2, "txIndexes": ["0"]}]),
-    (BATCH, [{"headerNumber": 2, "txIndexes": None}]),
-    (BATCH_BY_TX, {"hashes": [HASH]}),
-    (BATCH_BY_TX, [12]),
-    (BATCH_BY_TX, [None]),
-]
-
-
-@pytest.mark.usefixtures("unasked")
-@pytest.mark.parametrize(("path", "value", "status", "code"), POSTED)
-def test_batches_are_checked_before_anything_is_asked(
-    path: str, value: object, status: int, code: str, copath: Copath
-) -> None:
-    _judge_error(copath.post(path, value), status, code, COMPATIBLE)
-
-
-@pytest.mark.usefixtures("unasked")
-@pytest.mark.parametrize(("path", "value"), WRONG_SHAPES, ids=lambda value: json.dumps(value)[:40])
-def test_a_batch_of_the_wrong_shape(path: str, value: object, copath: Copath) -> None:
-    answer = copath.post(path, value)
-    assert answer.status in (400, 422)
-    _judge_error(answer, answer.status, "InvalidParameter", COMPATIBLE)
-
-
-@pytest.mark.usefixtures("unasked")
-@pytest.mark.parametrize("path", [BATCH, BATCH_BY_TX])
-def test_B72_bodies_that_cannot_be_read(path: str, copath: Copath) -> None:
-    json_type = {"Content-Type": "application/json"}
-    for body in (b"", b"{", b"[1,", b"\xff\xfe", b"[" * 100_000, b"nonsense", b"[NaN]"):
-        answer = copath.client.send("POST", path, body, json_type)
-        _judge_error(answer, 400, "MalformedJson", COMPATIBLE)
-    for content_type in ({"Content-Type": "text/plain"}, {"Content-Type": "application/x-www-form-urlencoded"}):
-        answer = copath.client.send("POST", path, b"[]", content_type)
-        _judge_error(answer, 415, "UnsupportedMediaType", COMPATIBLE)
-    large = copath.client.send("POST", path, b"[" + b" " * (2 * 2**20) + b"]", json_type)
-    _judge_error(large, 413, "PayloadTooLarge", COMPATIBLE)
-    copath.client.close()
-
-
-def test_a_batch_whose_blocks_lie_too_far_apart(copath: Copath) -> None:
-    path = "/api/v1/proof-batch/11"
-    until(lambda: copath.get("/api/v1/attested-height/11").json["attestedHeight"] == 3, "anchors")
-    wide = copath.post(path, [{"headerNumber": 2}, {"headerNumber": 5000}])
-    # A height without an anchor is refused before the distance is looked at.
-    _judge_error(wide, 422, "BlockNotReady", COMPATIBLE)
-    low = copath.post(path, [{"headerNumber": 1}, {"headerNumber": 5000}])
-    _judge_error(low, 400, "BlockBeforeOrAtGenesis", COMPATIBLE)
 
 
 # --- methods and paths ------------------------------------------------------------------------------------------------
@@ -291,7 +198,7 @@ def test_B65_another_method_is_told_which_there_are(path: str, copath: Copath) -
         assert {"GET", "HEAD"} <= {allowed.strip() for allowed in refused.headers["allow"].split(",")}
         compatible = path.startswith(("/api/v1/proof/", "/api/v1/proof-", "/api/v1/attested", "/api/v1/health"))
         media_type = refused.headers["content-type"].split(";")[0] if not compatible else COMPATIBLE
-        _judge_error(refused, 405, "MethodNotAllowed", media_type)
+        judge_error(refused, 405, "MethodNotAllowed", media_type)
         assert media_type in (NATIVE, COMPATIBLE)
     options = copath.client.send("OPTIONS", path)
     assert options.status in (200, 204)
@@ -300,16 +207,9 @@ def test_B65_another_method_is_told_which_there_are(path: str, copath: Copath) -
 
 @pytest.mark.parametrize("path", ["/nothing", "/api", "/api/v1/nothing", "/api/v2/proof/2/1/0", "/livez/", "//"])
 def test_B72_an_unknown_path(path: str, copath: Copath) -> None:
-    _judge_error(copath.get(path), 404, "NotFound", NATIVE)
+    judge_error(copath.get(path), 404, "NotFound", NATIVE)
     head = copath.client.send("HEAD", path)
     assert (head.status, head.body) == (404, b"")
-
-
-def test_a_batch_by_get_is_told_to_post(copath: Copath) -> None:
-    for path in (BATCH, BATCH_BY_TX):
-        refused = copath.get(path)
-        _judge_error(refused, 405, "MethodNotAllowed", COMPATIBLE)
-        assert "POST" in refused.headers["allow"]
 
 
 def test_every_error_carries_cors_and_a_request_id(copath: Copath) -> None:

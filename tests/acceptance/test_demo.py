@@ -48,7 +48,7 @@ def test_the_client_package_proves_every_transaction_of_the_sepolia_range(demo: 
             root, _ = sdk.recompute(body)
             assert root == to_bytes(body["merkleProof"]["root"]) == to_bytes(body["continuityProof"]["roots"][0])
             proven += 1
-    assert proven >= 20
+    assert proven >= 10
 
 
 @pytest.mark.parametrize(("name", "prefix"), [("sepolia", "sepolia"), ("mainnet-early", "mainnet")])
