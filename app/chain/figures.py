@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from prometheus_client import Counter
-
 from app.core.budget import Priority
-from app.metrics import Metrics
+from app.metrics import Counter, Metrics
 
 if TYPE_CHECKING:
     from .chain import Chain
