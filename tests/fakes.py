@@ -94,6 +94,10 @@ class HoldPoints:
         hold = self._holds[point] = Hold()
         return hold
 
+    def unhold(self) -> None:
+        """Callers that come from now on stop nowhere; those who stopped stay until their hold is released."""
+        self._holds.clear()
+
     def fail(self, point: str, error: BaseException, *, times: int | None = 1, after: bool = False) -> None:
         """The next `times` callers (None: all, until `heal`) get `error`, before or after the effect."""
         name = f"{point}.after" if after else point
@@ -122,9 +126,9 @@ class HoldPoints:
 class FakeUpstream(HoldPoints):
     """The nodes of one chain, in memory. Implements `chain.ports.Upstream`.
 
-    Points: `fetch`, `name_of`, `tagged`, `position`, `chain_id`, each with `.after`, and `accept` (bodies are about to
-    be handed over; once per node). `content_failures` counts bodies that were refused, by check. What a test changes in the
-    public mappings is seen by the next call.
+    Points: `fetch`, `name_of`, `tagged`, `position`, `chain_id`, each with `.after`, `tagged:latest` and so on for one tag
+    alone, and `accept` (bodies are about to be handed over; once per node). `content_failures` counts bodies that were
+    refused, by check. What a test changes in the public mappings is seen by the next call.
     """
 
     def __init__(self, chain_id: int = 1) -> None:
@@ -197,6 +201,7 @@ class FakeUpstream(HoldPoints):
 
     async def tagged(self, tag: str) -> BlockName | None:
         await self.at("tagged")
+        await self.at(f"tagged:{tag}")
         if tag == "latest" and tag not in self.tags:
             name = self.head
         else:

@@ -7,6 +7,7 @@ finalized height never goes down.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -15,6 +16,9 @@ from app.core.errors import ProofError
 from app.core.finality import Finality, Heads, observe
 
 from .ports import Clock, Upstream
+
+_REMEMBERED = 256
+"""Blocks seen lately, by height: what a reorg is told from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ class HeadTracker:
         self._interval_s = interval_s
         self._tag_every = tag_every
         self._pause = pause
-        self._newest: BlockName | None = None
+        self._seen: dict[int, bytes] = {}
         self._polls = 0
         self._refreshing: asyncio.Task[None] | None = None
         self.heads = Heads()
@@ -86,21 +90,25 @@ class HeadTracker:
         """One round: the head each time, safe and finalized every few rounds. Raises `ProofError` when nothing was heard."""
         wants_tags = self._rule.mode == "tag" and (all_tags or self._polls % self._tag_every == 0)
         newest = await self._upstream.tagged("latest")
-        safe = finalized = None
+        safe = finalized = failed = None
         if wants_tags:
-            safe_name = await self._upstream.tagged("safe")
-            finalized_name = await self._upstream.tagged("finalized")
-            safe = None if safe_name is None else safe_name.height
-            finalized = None if finalized_name is None else finalized_name.height
+            safe, failed = await self._height_of("safe")
+            finalized, failed_too = await self._height_of("finalized")
+            failed = failed or failed_too
         elif self._rule.mode == "tag" and self.heads.by == "rpc-tag":
             safe, finalized = self.heads.safe, self.heads.finalized
         self._polls += 1
         self._publish(newest, safe, finalized)
+        if failed is not None:
+            self.last_error = failed
 
     async def refresh(self) -> None:
         """One round now, shared by all who ask while it runs; one caller's cancellation spares the others. Raises as `poll`."""
         if self._refreshing is None or self._refreshing.done():
-            self._refreshing = asyncio.get_running_loop().create_task(self.poll(), name="head-refresh")
+            # The empty context: the deadline of whoever came first is not everybody's.
+            self._refreshing = asyncio.get_running_loop().create_task(
+                self.poll(), name="head-refresh", context=contextvars.Context()
+            )
             self._refreshing.add_done_callback(_retrieve)
         await asyncio.shield(self._refreshing)
 
@@ -110,25 +118,46 @@ class HeadTracker:
             self._refreshing.cancel()
             await asyncio.wait([self._refreshing])
 
+    async def _height_of(self, tag: str) -> tuple[int | None, str | None]:
+        """The height under a tag, and why it was not heard. A node without the tag, or without an answer, still has a head."""
+        try:
+            name = await self._upstream.tagged(tag)
+        except ProofError as error:
+            return None, error.message
+        return (None if name is None else name.height), None
+
     def _publish(self, newest: BlockName | None, safe: int | None, finalized: int | None) -> None:
-        before, known = self._newest, self.heads
+        known = self.heads
         head = None if newest is None else newest.height
         self.heads = observe(known, head, safe, finalized, mode=self._rule.mode, depth=self._rule.depth)
         if newest is not None:
             self.observed_at = self._clock.now()
             self.last_error = None
-            self._newest = newest
-            if before is not None and _replaces(before, newest):
-                self._on_reorg(min(before.height, newest.height))
+            replaced_at = self._note(newest)
+            if replaced_at is not None:
+                self._on_reorg(replaced_at)
         if self.heads != known:
             self._on_progress()
 
+    def _note(self, newest: BlockName) -> int | None:
+        """Remembers a block; the lowest height at which it contradicts what was seen before, None where it contradicts nothing.
 
-def _replaces(before: BlockName, newest: BlockName) -> bool:
-    """Whether `newest` shows that `before` is no longer canonical, as far as one block can show it."""
-    if newest.height <= before.height:
-        return newest.block_hash != before.block_hash
-    return newest.height == before.height + 1 and newest.parent_hash != before.block_hash
+        A lower head alone says nothing: of the nodes behind one address some lag.
+        """
+        told = {newest.height - 1: newest.parent_hash, newest.height: newest.block_hash}
+        seen = self._seen
+        replaced_at = next(
+            (height for height, told_hash in told.items() if seen.get(height, told_hash) != told_hash), None
+        )
+        if replaced_at is not None:
+            for height in [height for height in seen if height >= replaced_at]:
+                del seen[height]
+        for height, told_hash in told.items():
+            seen.pop(height, None)
+            seen[height] = told_hash
+        while len(seen) > _REMEMBERED:
+            del seen[next(iter(seen))]
+        return replaced_at
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:

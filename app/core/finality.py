@@ -61,25 +61,30 @@ class Heads:
         return Finality(self.level_of(height), self.by, self.sources)
 
 
+_PLAUSIBLE_STEP = 16
+"""A head may always be this far above the one before: fast chains make that many blocks between two rounds of polling."""
+
+
 def observe(
     before: Heads, head: int | None, safe: int | None, finalized: int | None, *, mode: str, depth: int
 ) -> Heads:
     """What one round of polling makes of the heads.
 
-    `mode` is `tag` or `depth`. In tag mode a missing finalized tag (an old node) falls back to `depth` blocks below the head.
+    `mode` is `tag` or `depth`. In tag mode a node that never knew the finalized tag (an old one) falls back to `depth` blocks
+    below the head; once a tag was known, a round without it leaves the levels as they were. Zero depth means: final at once.
     The finalized height never goes down, whatever a node says later; the head may (a reorg), but not below finalized.
-    Zero depth means: final at once.
+    A depth is counted from a head that is far above the one before only once it is seen again: one lie makes nothing final.
     """
     if head is None:
         head = before.head
     by = "rpc-tag"
-    if mode == "depth" or finalized is None:
+    if mode == "tag" and finalized is None and before.finalized is not None and before.by == "rpc-tag":
+        finalized = before.finalized
+        safe = before.safe if safe is None else safe
+    elif mode == "depth" or finalized is None:
         by = "depth" if head is not None else before.by
-        finalized = None if head is None else head - depth
+        finalized = _counted_down(before.head, head, depth)
         safe = finalized if mode == "depth" or safe is None else safe
-        if finalized is not None and finalized < 0:
-            finalized = None
-            safe = None if mode == "depth" else safe
     if before.finalized is not None and (finalized is None or finalized < before.finalized):
         finalized, by = before.finalized, before.by
     if head is not None and finalized is not None:
@@ -93,3 +98,11 @@ def observe(
     if safe is not None and head is not None:
         safe = min(safe, head)
     return Heads(head, safe, finalized, by, before.sources)
+
+
+def _counted_down(before: int | None, head: int | None, depth: int) -> int | None:
+    if head is None:
+        return None
+    if before is not None and head - before > max(depth, _PLAUSIBLE_STEP):
+        head = before
+    return head - depth if head >= depth else None

@@ -1,0 +1,469 @@
+"""The head tracker under nodes that fail, lag, fork and lie."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from app.chain.head import FinalityRule, HeadTracker
+from app.core.blocks import BlockName
+from app.core.deadlines import deadline
+from app.core.errors import ProofError, RpcUnavailable
+from app.core.finality import Finality, Level
+from tests.fakes import FakeUpstream, Hold, ManualClock, settle
+
+DOWN = RpcUnavailable("down")
+
+
+def block_hash(height: int, fork: int = 0) -> bytes:
+    return bytes([fork]) + max(height, 0).to_bytes(31, "big")
+
+
+def name(height: int, fork: int = 0, parent_fork: int | None = None) -> BlockName:
+    parent = block_hash(height - 1, fork if parent_fork is None else parent_fork)
+    return BlockName(height, block_hash(height, fork), parent, 1_000 + 12 * height)
+
+
+class Pauses:
+    """Where the loop pauses between two polls: a test lets it go on, turn by turn."""
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+        self._gate = asyncio.Semaphore(0)
+
+    async def __call__(self, seconds: float) -> None:
+        self.asked.append(seconds)
+        await self._gate.acquire()
+
+    async def turn(self) -> None:
+        self._gate.release()
+        await settle()
+
+
+class Tracked:
+    """A tracker over a chain 0..110 of which the node says that `latest` is the head."""
+
+    def __init__(self, rule: FinalityRule | None = None, heads: int = 111) -> None:
+        self.upstream = FakeUpstream()
+        for height in range(heads):
+            self.upstream.canonical[height] = name(height)
+        self.clock = ManualClock()
+        self.pauses = Pauses()
+        self.reorgs: list[int] = []
+        self.progress = 0
+        self.head = HeadTracker(
+            self.upstream,
+            rule or FinalityRule("depth", 10),
+            self.clock,
+            on_reorg=self.reorgs.append,
+            on_progress=self._on_progress,
+            pause=self.pauses,
+        )
+
+    def _on_progress(self) -> None:
+        self.progress += 1
+
+    def say(self, latest: int, safe: int | None = None, finalized: int | None = None) -> None:
+        self.upstream.tags = {"latest": latest, "safe": safe, "finalized": finalized}
+
+    def fork_from(self, height: int, fork: int, head: int) -> None:
+        """From `height` on the chain is another one, up to `head`."""
+        for gone in [at for at in self.upstream.canonical if at >= height]:
+            del self.upstream.canonical[gone]
+        for at in range(height, head + 1):
+            self.upstream.canonical[at] = name(at, fork, 0 if at == height else fork)
+        self.say(head)
+
+    async def poll(self, latest: int, safe: int | None = None, finalized: int | None = None) -> None:
+        self.say(latest, safe, finalized)
+        await self.head.poll()
+
+
+@contextlib.asynccontextmanager
+async def running(tracked: Tracked) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(tracked.head.run())
+    await settle()
+    try:
+        yield task
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+# --- levels ---------------------------------------------------------------------------------------------------------
+
+
+async def test_nothing_is_known_before_the_first_poll() -> None:
+    head = Tracked().head
+    assert (head.heads.head, head.heads.finalized, head.age_s, head.stale) == (None, None, None, True)
+    assert head.finality_of(0).level is Level.LATEST
+
+
+async def test_tags_are_published() -> None:
+    tracked = Tracked(FinalityRule("tag"))
+    await tracked.poll(100, safe=95, finalized=90)
+    assert (tracked.head.heads.head, tracked.head.heads.safe, tracked.head.heads.finalized) == (100, 95, 90)
+    assert tracked.head.finality_of(93) == Finality(Level.SAFE, "rpc-tag", 1)
+
+
+async def test_tags_are_asked_for_every_few_rounds_and_the_head_in_each() -> None:
+    tracked = Tracked(FinalityRule("tag"))
+    asked = []
+    for height in range(100, 109):
+        await tracked.poll(height, safe=height - 5, finalized=height - 10)
+        asked.append(tracked.upstream.hits["tagged"])
+        tracked.upstream.hits.clear()
+        assert tracked.head.heads.head == height
+    assert asked == [3, 1, 1, 1, 3, 1, 1, 1, 3]
+    assert (tracked.head.heads.safe, tracked.head.heads.finalized) == (103, 98)
+
+
+async def test_in_depth_mode_no_tag_is_asked_for() -> None:
+    tracked = Tracked(FinalityRule("depth", 10))
+    await tracked.poll(100, safe=99, finalized=99)
+    assert tracked.upstream.hits["tagged"] == 1
+    assert tracked.head.finality_of(90) == Finality(Level.FINALIZED, "depth", 1)
+    assert tracked.head.finality_of(91).level is Level.LATEST
+
+
+@pytest.mark.parametrize("answer", ["null", "error"])
+async def test_B38_a_node_without_the_tags_falls_back_to_the_depth(answer: str) -> None:
+    tracked = Tracked(FinalityRule("tag", 64))
+    if answer == "error":
+        for tag in ("safe", "finalized"):
+            tracked.upstream.fail(f"tagged:{tag}", DOWN, times=None)
+    for height in range(100, 106):
+        await tracked.poll(height)
+    assert tracked.head.heads.head == 105
+    assert tracked.head.finality_of(41) == Finality(Level.FINALIZED, "depth", 1)
+    assert tracked.head.finality_of(42).level is Level.LATEST
+
+
+@pytest.mark.parametrize("answer", ["null", "error"])
+async def test_a_tag_that_fails_now_and_then_costs_neither_the_head_nor_the_levels(answer: str) -> None:
+    tracked = Tracked(FinalityRule("tag", 10))
+    await tracked.poll(100, safe=60, finalized=50)
+    if answer == "error":
+        tracked.upstream.fail("tagged:safe", DOWN, times=None)
+        tracked.upstream.fail("tagged:finalized", DOWN, times=None)
+    for height in range(101, 110):
+        await tracked.poll(height)
+    heads = tracked.head.heads
+    assert (heads.head, heads.safe, heads.finalized, heads.by) == (109, 60, 50, "rpc-tag")
+    tracked.upstream.heal()
+    for _ in range(4):
+        await tracked.poll(110, safe=105, finalized=100)
+    assert (tracked.head.heads.safe, tracked.head.heads.finalized) == (105, 100)
+
+
+async def test_a_finalized_tag_above_the_head_is_not_believed_beyond_it() -> None:
+    tracked = Tracked(FinalityRule("tag"))
+    await tracked.poll(100, safe=108, finalized=105)
+    assert (tracked.head.heads.head, tracked.head.heads.finalized) == (100, 100)
+
+
+async def test_B38_finalized_never_goes_down() -> None:
+    tracked = Tracked(FinalityRule("tag"))
+    published = []
+    for finalized in (90, 95, 40, 94, 96):
+        tracked.say(100, safe=98, finalized=finalized)
+        await tracked.head.poll(all_tags=True)
+        published.append(tracked.head.heads.finalized)
+    assert published == [90, 95, 95, 95, 96]
+
+
+# --- B25: heads that jump about ------------------------------------------------------------------------------------
+
+
+async def test_B25_a_jittery_head_flushes_nothing_and_never_lowers_finalized() -> None:
+    tracked = Tracked(FinalityRule("depth", 64), heads=111)
+    heads, finalized, stale = [], [], []
+    for latest in (100, 101, 99, 101, 40, 102):
+        before = tracked.head.heads.head or 0
+        await tracked.poll(latest)
+        known = tracked.head.heads
+        assert known.head is not None
+        assert known.finalized is not None
+        assert before - known.head <= 64
+        assert known.head - known.finalized >= 0
+        heads.append(known.head)
+        finalized.append(known.finalized)
+        stale.append(tracked.head.stale)
+    assert heads == [100, 101, 99, 101, 40, 102]
+    assert finalized == [36, 37, 37, 37, 37, 38]
+    assert stale == [False] * 6
+    assert tracked.reorgs == []
+    await tracked.poll(103)
+    assert tracked.head.heads.finalized == 39
+
+
+async def test_B25_a_head_below_finalized_is_not_published() -> None:
+    tracked = Tracked(FinalityRule("tag"))
+    await tracked.poll(100, safe=95, finalized=90)
+    await tracked.poll(40)
+    assert (tracked.head.heads.head, tracked.head.heads.safe, tracked.head.heads.finalized) == (90, 90, 90)
+    assert tracked.reorgs == []
+
+
+async def test_D4_a_node_that_lies_high_once_makes_nothing_final() -> None:
+    tracked = Tracked(FinalityRule("depth", 10))
+    tracked.upstream.canonical[10**6] = name(10**6)
+    finalized = []
+    for latest in (100, 10**6, 101, 102):
+        await tracked.poll(latest)
+        finalized.append(tracked.head.heads.finalized)
+    assert finalized == [90, 90, 91, 92]
+    assert tracked.reorgs == []
+
+
+async def test_B26_a_head_that_comes_as_null_changes_nothing_and_ages() -> None:
+    tracked = Tracked()
+    await tracked.poll(100)
+    tracked.clock.move(20)
+    tracked.upstream.tags = {"latest": None}
+    await tracked.head.poll()
+    assert tracked.head.heads.head == 100
+    assert tracked.head.age_s == 20
+    tracked.clock.move(10.5)
+    assert tracked.head.stale
+
+
+# --- reorgs --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_chain_that_only_grows_has_no_reorg() -> None:
+    tracked = Tracked()
+    for latest in (100, 100, 101, 102, 105, 110, 110):
+        await tracked.poll(latest)
+    assert tracked.reorgs == []
+
+
+@pytest.mark.parametrize(
+    ("fork_at", "head", "shown_at"),
+    [
+        pytest.param(100, 100, 100, id="the-head-itself-is-another"),
+        pytest.param(100, 101, 100, id="the-next-head-has-another-parent"),
+        pytest.param(99, 101, 100, id="deeper-shown-by-the-parent"),
+        pytest.param(99, 99, 99, id="a-shorter-chain"),
+        pytest.param(98, 99, 98, id="a-shorter-chain-shown-by-its-parent"),
+    ],
+)
+async def test_D6_a_reorg_is_told_at_the_lowest_height_that_shows_it(fork_at: int, head: int, shown_at: int) -> None:
+    tracked = Tracked()
+    for latest in (97, 98, 99, 100):
+        await tracked.poll(latest)
+    tracked.fork_from(fork_at, fork=1, head=head)
+    await tracked.head.poll()
+    assert tracked.reorgs == [shown_at]
+    await tracked.head.poll()
+    assert tracked.reorgs == [shown_at]
+
+
+async def test_a_reorg_and_the_way_back_are_two() -> None:
+    tracked = Tracked()
+    await tracked.poll(100)
+    tracked.fork_from(100, fork=1, head=100)
+    await tracked.head.poll()
+    tracked.fork_from(100, fork=0, head=100)
+    await tracked.head.poll()
+    assert tracked.reorgs == [100, 100]
+
+
+async def test_a_reorg_is_told_before_progress_and_with_the_new_heads_in_place() -> None:
+    seen: list[tuple[str, int | None]] = []
+    upstream = FakeUpstream()
+    upstream.canonical[100] = name(100)
+    head = HeadTracker(
+        upstream,
+        FinalityRule("depth", 10),
+        ManualClock(),
+        on_reorg=lambda height: seen.append(("reorg", head.heads.head)),
+        on_progress=lambda: seen.append(("progress", head.heads.head)),
+    )
+    await head.poll()
+    upstream.canonical = {99: name(99, 1, 0), 100: name(100, 1), 101: name(101, 1)}
+    await head.poll()
+    assert seen == [("progress", 100), ("reorg", 101), ("progress", 101)]
+
+
+async def test_two_polls_that_cross_are_no_reorg() -> None:
+    tracked = Tracked()
+    await tracked.poll(99)
+    tracked.say(100)
+    late = tracked.upstream.hold("tagged.after")
+    slow = asyncio.create_task(tracked.head.poll())
+    await late.reached()
+    tracked.upstream.unhold()
+    await tracked.poll(101)
+    late.release()
+    await slow
+    assert tracked.reorgs == []
+    assert tracked.head.heads.finalized == 91
+
+
+async def test_progress_is_told_when_something_moved_and_only_then() -> None:
+    tracked = Tracked()
+    await tracked.poll(100)
+    await tracked.poll(100)
+    assert tracked.progress == 1
+    await tracked.poll(101)
+    assert tracked.progress == 2
+
+
+# --- the loop ------------------------------------------------------------------------------------------------------
+
+
+async def test_the_loop_polls_pauses_and_polls_again() -> None:
+    tracked = Tracked()
+    tracked.say(100)
+    async with running(tracked):
+        assert tracked.head.heads.head == 100
+        tracked.say(101)
+        await settle()
+        assert tracked.head.heads.head == 100
+        await tracked.pauses.turn()
+        assert tracked.head.heads.head == 101
+    assert tracked.pauses.asked == [2.0, 2.0]
+
+
+async def test_failing_polls_do_not_end_the_loop() -> None:
+    tracked = Tracked()
+    tracked.say(100)
+    tracked.upstream.fail("tagged", DOWN, times=3)
+    async with running(tracked) as task:
+        for _ in range(2):
+            await tracked.pauses.turn()
+        assert (tracked.head.last_error, tracked.head.heads.head) == ("down", None)
+        await tracked.pauses.turn()
+        assert (tracked.head.last_error, tracked.head.heads.head) == (None, 100)
+        assert not task.done()
+
+
+async def test_B54_a_fault_of_our_own_ends_the_loop_so_that_its_owner_sees_it() -> None:
+    tracked = Tracked()
+    tracked.upstream.fail("tagged", ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        await tracked.head.run()
+
+
+async def test_D7_the_head_is_stale_by_the_clock_and_fresh_after_one_poll() -> None:
+    tracked = Tracked()
+    await tracked.poll(100)
+    tracked.clock.move(30)
+    assert (tracked.head.age_s, tracked.head.stale) == (30, False)
+    tracked.clock.move(0.1)
+    assert tracked.head.stale
+    with contextlib.suppress(ProofError):
+        tracked.upstream.fail("tagged", DOWN)
+        await tracked.head.poll()
+    assert tracked.head.stale
+    await tracked.poll(100)
+    assert not tracked.head.stale
+
+
+async def test_D7_a_slow_rhythm_is_not_stale_between_two_polls() -> None:
+    head = HeadTracker(FakeUpstream(), FinalityRule(), clock := ManualClock(), on_reorg=lambda _: None, interval_s=60.0)
+    head.observed_at = clock.now()
+    clock.move(299)
+    assert not head.stale
+    clock.move(2)
+    assert head.stale
+
+
+# --- refresh -------------------------------------------------------------------------------------------------------
+
+
+async def _asking(tracked: Tracked, count: int) -> tuple[list[asyncio.Task[None]], Hold]:
+    hold = tracked.upstream.hold("tagged")
+    tasks = [asyncio.create_task(tracked.head.refresh()) for _ in range(count)]
+    await hold.reached()
+    await settle()
+    return tasks, hold
+
+
+async def test_a_refresh_is_one_poll_for_all_who_ask_meanwhile() -> None:
+    tracked = Tracked()
+    tracked.say(100)
+    tasks, hold = await _asking(tracked, 20)
+    hold.release()
+    await asyncio.gather(*tasks)
+    assert tracked.upstream.hits["tagged"] == 1
+    assert tracked.head.heads.head == 100
+    await tracked.head.refresh()
+    assert tracked.upstream.hits["tagged"] == 2
+
+
+async def test_whoever_leaves_a_refresh_takes_nothing_from_the_others() -> None:
+    tracked = Tracked()
+    tracked.say(100)
+    tasks, hold = await _asking(tracked, 5)
+    tasks[0].cancel()
+    tasks[3].cancel()
+    await settle()
+    hold.release()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [
+        asyncio.CancelledError,
+        type(None),
+        type(None),
+        asyncio.CancelledError,
+        type(None),
+    ]
+    assert tracked.upstream.hits["tagged"] == 1
+
+
+async def test_a_refresh_that_fails_says_so_to_all_and_the_next_one_asks_again() -> None:
+    tracked = Tracked()
+    tracked.say(100)
+    tracked.upstream.fail("tagged", DOWN)
+    tasks, hold = await _asking(tracked, 3)
+    hold.release()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(outcome, RpcUnavailable) for outcome in outcomes)
+    await tracked.head.refresh()
+    assert tracked.head.heads.head == 100
+
+
+async def test_a_refresh_nobody_waits_for_any_more_leaves_no_fault_behind() -> None:
+    faults: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+    tracked = Tracked()
+    tracked.upstream.fail("tagged", DOWN)
+    (task,), hold = await _asking(tracked, 1)
+    task.cancel()
+    await settle()
+    hold.release()
+    await settle()
+    del task
+    gc.collect()
+    assert faults == []
+
+
+async def test_a_refresh_does_not_run_under_the_deadline_of_whoever_came_first() -> None:
+    tracked = Tracked()
+    tracked.say(100)
+    seen: list[float | None] = []
+    tagged: Callable[[str], object] = tracked.upstream.tagged
+
+    async def listening(tag: str) -> object:
+        seen.append(deadline.get())
+        return await tagged(tag)  # type: ignore[misc]
+
+    tracked.upstream.tagged = listening  # type: ignore[assignment,method-assign]
+    deadline.set(tracked.clock.now() + 0.001)
+    await tracked.head.refresh()
+    assert seen == [None]
+
+
+async def test_closing_ends_a_refresh_under_way() -> None:
+    tracked = Tracked()
+    (task,), _ = await _asking(tracked, 1)
+    await tracked.head.aclose()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await tracked.head.aclose()
