@@ -10,9 +10,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
-import httpx2
-from prometheus_client import CollectorRegistry
-
 from app import __version__
 from app.anchors.self_attested import SelfAttested
 from app.chain.builder import open_builder
@@ -112,14 +109,15 @@ class House:
 async def open_house(settings: Settings) -> AsyncIterator[House]:
     """A running house: everything is started inside and has ended when the block is left, whichever way."""
     metrics = Metrics(
-        CollectorRegistry(),
         version=__version__,
         git_sha=os.environ.get("COPATH_GIT_SHA", "unknown"),
         compat_names=settings.metrics.compat_names,
     )
     metrics.start_time_seconds.set_to_current_time()
     async with AsyncExitStack() as parts:
-        builder = await parts.enter_async_context(open_builder(settings.build.processes, metrics))
+        builder = await parts.enter_async_context(
+            open_builder(settings.build.processes, metrics.builder_pool_breaks_total.inc)
+        )
         chains = []
         for chain_settings in settings.chains:
             chain = _build_chain(chain_settings, settings, builder, metrics, parts)
@@ -178,9 +176,7 @@ def _build_upstream(chosen: ChainSettings, metrics: Metrics, parts: AsyncExitSta
 
 def _build_node(chosen: UpstreamSettings, chain: ChainSettings, metrics: Metrics) -> EvmNode:
     url = str(chosen.url)
-    transport: httpx2.AsyncBaseTransport | None = None
-    if url.startswith("demo:"):
-        transport = demo_transport(url)
+    transport = demo_transport(url) if url.startswith("demo:") else None
     return EvmNode(
         chosen.name,
         url,

@@ -55,6 +55,11 @@ class Builder(Protocol):
     """Turns bodies into a checked block, off the event loop. Raises `ContentInvalid` or `ProofError` of the block.
     A caller that is cancelled does not stop the work; whoever holds a permit for it waits for it."""
 
+    @property
+    def healthy(self) -> bool:
+        """False once it broke down too often lately to be trusted."""
+        ...
+
     async def build(self, request: BuildRequest) -> ProvableBlock: ...
 
 
