@@ -1,8 +1,8 @@
 """Which block stands at which height now.
 
-A finalized height keeps its hash: once seen, its pin is final and costs nothing more. Above it the canonical hash is asked for
-again by every request, one light call shared by all who ask at the same moment, so that a replaced block is never answered from
-memory.
+A finalized height keeps its hash: once asked for when it was finalized, its pin is final and costs nothing more. Above it the
+canonical hash is asked for again by every request, one light call shared by all who ask at the same moment, so that a replaced
+block is never answered from memory.
 """
 
 from __future__ import annotations
@@ -42,23 +42,34 @@ class Canon:
         self._upstream = upstream
         self._head = head
         self._cache = cache
-        self._names: Flights[int, BlockName | None] = Flights(clock, first_stage=Stage.RESOLVING, jitter=jitter)
+        self._names: Flights[int, tuple[BlockName | None, bool]] = Flights(
+            clock, first_stage=Stage.RESOLVING, jitter=jitter
+        )
 
-    def pin(self, height: int, block_hash: bytes) -> None:
-        """The upstream just returned this block as the one at `height`."""
+    def is_final(self, height: int) -> bool:
+        """Whether the chain can have no other block at `height` than it has now."""
         finalized = self._head.heads.finalized
-        self._cache.pin(height, block_hash, final=finalized is not None and height <= finalized)
+        return finalized is not None and height <= finalized
+
+    def pin(self, height: int, block_hash: bytes, *, final: bool) -> None:
+        """The upstream returned this block as the one at `height`; `final` when that was final before it was asked."""
+        self._cache.pin(height, block_hash, final=final)
+
+    def needs_asking(self, height: int) -> bool:
+        """Whether `height` became final while its block was read: what was read then is not known to be what became final."""
+        return self.is_final(height) and not self._cache.pin_is_final(height)
 
     async def holds(self, height: int, block_hash: bytes) -> bool:
-        """Whether the chain has this block at this height now."""
-        if self._cache.pin_is_final(height) and self._cache.hash_at(height) == block_hash:
-            return True
-        name = await self._names.get(height, lambda _: self._upstream.name_of(height), deadline=deadline.get())
-        if name is None or name.block_hash != block_hash:
-            self._cache.unpin(height)
-            return False
-        self.pin(height, block_hash)
-        return True
+        """Whether the chain has this block at this height now. Afterwards the pin is what the chain has there."""
+        while not self._cache.pin_is_final(height):
+            name, final = await self._names.get(height, lambda _: self._name_of(height), deadline=deadline.get())
+            if name is None:
+                self._cache.unpin(height)
+                return False
+            self.pin(height, name.block_hash, final=final)
+            if not self.needs_asking(height):
+                return name.block_hash == block_hash
+        return self._cache.hash_at(height) == block_hash
 
     async def require_reached(self, height: int) -> None:
         """Raises `BlockNotOnSourceChain` for a height above the head: asking for the block would only cost a call."""
@@ -73,10 +84,18 @@ class Canon:
         raise BlockNotOnSourceChain(f"block {height} is above the head of the source chain, {head}")
 
     def overtake(self, height: int) -> None:
-        """A reorg at `height`: what is pinned from there on is dropped before any new answer."""
+        """A reorg seen at `height`, which may reach deeper: what is pinned from there on is dropped before any new answer, and
+        no answer under way is believed."""
         self._cache.unpin_from(height)
-        self._names.invalidate(lambda asked: asked >= height)
+        self._names.invalidate(lambda _: True)
 
     async def aclose(self) -> None:
         """Ends what is in flight."""
         await self._names.aclose()
+
+    async def _name_of(self, height: int) -> tuple[BlockName | None, bool]:
+        final = self.is_final(height)
+        try:
+            return await self._upstream.name_of(height), final
+        except BlockNotOnSourceChain:  # the chain is shorter than it was
+            return None, final

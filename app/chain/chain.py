@@ -10,13 +10,12 @@ canonical hash is asked for again on every request: one light call, shared by al
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.core.blocks import BlockRef, Position
-from app.core.budget import FillBudget
+from app.core.budget import FillBudget, Priority
 from app.core.continuity import ContinuityProof, cut, not_ready
 from app.core.deadlines import deadline
 from app.core.errors import (
@@ -25,7 +24,6 @@ from app.core.errors import (
     BlockNotOnSourceChain,
     InconsistentSource,
     NotFinalized,
-    ProofError,
     TxHashNotFound,
 )
 from app.core.finality import Finality, Level
@@ -33,6 +31,7 @@ from app.core.hexadecimal import to_hex
 from app.core.provable_block import ProvableBlock
 from app.metrics import Metrics
 
+from .anchoring import Anchoring
 from .cache import BlockCache
 from .canon import Canon
 from .filling import Filling
@@ -44,10 +43,8 @@ from .ports import Anchors, Builder, Clock, Upstream
 from .rules import ChainRules
 from .supervision import Loop, supervise
 
-log = logging.getLogger(__name__)
-
 REPLACED_TRIES = 3
-"""How often a transaction's position is looked up again when a reorg moved it while its block was filled."""
+"""How often a block is looked for again when a reorg replaced it, or moved a transaction out of it, while it was filled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +110,20 @@ class Chain:
             metrics,
             clock,
             anchored=anchors is not None,
+            is_final=self.canon.is_final,
             on_landed=self._on_landed,
             jitter=jitter,
         )
         self._positions: Flights[bytes, Position | None] = Flights(clock, first_stage=Stage.RESOLVING, jitter=jitter)
-        self._head_moved = asyncio.Event()
-        self._anchoring_error: str | None = None
         self.anchored = asyncio.Event()
         """Set once every height finalized at that moment was anchored, or at once where there are no anchors to make."""
+        self._anchoring = None
         if anchors is None:
             self.anchored.set()
+        else:
+            self._anchoring = Anchoring(rules, anchors, self.head, self._root_to_anchor, metrics, self.anchored)
         self._head_loop = Loop(f"head:{self.name}")
-        self._anchor_loop = None if anchors is None else Loop(f"anchors:{self.name}")
+        self._anchor_loop = Loop(f"anchors:{self.name}")
 
     def __repr__(self) -> str:
         return f"<Chain {self.name} key={self.key} {self.head!r} {self.permits!r} {self.cache!r}>"
@@ -144,7 +143,7 @@ class Chain:
     @property
     def loops(self) -> tuple[Loop, ...]:
         """The background loops of this chain."""
-        return tuple(loop for loop in (self._head_loop, self._anchor_loop) if loop is not None)
+        return (self._head_loop,) if self._anchoring is None else (self._head_loop, self._anchor_loop)
 
     @property
     def servable(self) -> bool:
@@ -167,7 +166,7 @@ class Chain:
     @property
     def anchoring_stalled(self) -> str | None:
         """The code of what keeps anchors from being made; None while nothing does."""
-        return self._anchoring_error
+        return None if self._anchoring is None else self._anchoring.stalled
 
     def status(self) -> dict[str, object]:
         """What a listing says of this chain. No addresses."""
@@ -216,10 +215,11 @@ class Chain:
                 )
             if position is None:
                 raise TxHashNotFound(f"tx hash not found: {to_hex(tx_hash)}")
-            block, cached = await self._by_height(position.height, position.block_hash)
-            if block.block_hash != position.block_hash:
+            held = await self._at(position)
+            if held is None:
                 self.cache.forget_position(tx_hash)
                 continue
+            block, cached = held
             index = block.index_of(tx_hash)
             if index is None:
                 raise InconsistentSource(
@@ -241,16 +241,32 @@ class Chain:
 
     # --- finding blocks ---------------------------------------------------------------------------------------------
 
-    async def _by_height(self, height: int, expected: bytes | None = None) -> tuple[ProvableBlock, bool]:
-        """The canonical block at `height`, and whether it was at hand. `expected` is what a position named: when another
-        block is canonical by now, that one is returned and the caller sees the difference."""
-        pinned = self.cache.hash_at(height)
-        if pinned is not None:
-            block = self.filling.held(pinned)
-            if block is not None and await self.canon.holds(height, pinned):
-                return block, True
+    async def _by_height(self, height: int, priority: Priority = Priority.REQUEST) -> tuple[ProvableBlock, bool]:
+        """The canonical block at `height`, and whether it was at hand."""
+        for _ in range(REPLACED_TRIES):
+            pinned = self.cache.hash_at(height)
+            held = None if pinned is None else self.filling.held(pinned)
+            if held is None or pinned is None:
+                break
+            if await self.canon.holds(height, pinned):
+                return held, True
         await self.canon.require_reached(height)
-        return await self.filling.block(BlockRef(height=height)), False
+        for _ in range(REPLACED_TRIES):
+            block = await self.filling.block(BlockRef(height=height), priority)
+            if not self.canon.needs_asking(height) or await self.canon.holds(height, block.block_hash):
+                return block, False
+        raise InconsistentSource(f"block {height} was replaced again and again while it was read")
+
+    async def _at(self, position: Position) -> tuple[ProvableBlock, bool] | None:
+        """The block that a position names, and whether it was at hand; None when it is not the canonical one there by now."""
+        block = self.filling.held(position.block_hash)
+        if block is not None:
+            return (block, True) if await self.canon.holds(position.height, position.block_hash) else None
+        try:
+            block, cached = await self._by_height(position.height)
+        except BlockNotOnSourceChain:
+            return None
+        return (block, cached) if block.block_hash == position.block_hash else None
 
     async def _by_hash(self, block_hash: bytes) -> tuple[ProvableBlock, bool]:
         block = self.filling.held(block_hash)
@@ -270,9 +286,12 @@ class Chain:
             await self.head.refresh()
         return position
 
-    async def _root_at(self, height: int) -> bytes:
-        block, _ = await self._by_height(height)
+    async def _root_at(self, height: int, priority: Priority = Priority.REQUEST) -> bytes:
+        block, _ = await self._by_height(height, priority)
         return block.usc_root
+
+    async def _root_to_anchor(self, height: int) -> bytes:
+        return await self._root_at(height, Priority.BACKFILL)
 
     # --- levels -----------------------------------------------------------------------------------------------------
 
@@ -289,11 +308,11 @@ class Chain:
 
     async def run(self) -> None:
         """Every loop of this chain, until cancelled."""
-        bodies = [(self._head_loop, self.head.run), (self._anchor_loop, self._anchor)]
         async with asyncio.TaskGroup() as group:
-            for loop, body in bodies:
-                if loop is not None:
-                    group.create_task(supervise(loop, body, self._metrics), name=loop.name)
+            group.create_task(supervise(self._head_loop, self.head.run, self._metrics), name=self._head_loop.name)
+            if self._anchoring is not None:
+                body = self._anchoring.run
+                group.create_task(supervise(self._anchor_loop, body, self._metrics), name=self._anchor_loop.name)
 
     async def aclose(self) -> None:
         """Ends what is in flight."""
@@ -302,41 +321,22 @@ class Chain:
         await self.canon.aclose()
         await self._positions.aclose()
 
-    async def _anchor(self) -> None:
-        assert self.anchors is not None
-        while True:
-            self._head_moved.clear()
-            finalized = self.head.heads.finalized
-            if finalized is not None:
-                try:
-                    await self.anchors.advance(finalized, self._root_at)
-                    self._anchoring_error = None
-                    if finalized == self.head.heads.finalized:
-                        self.anchored.set()
-                except ProofError as error:
-                    # Said once a change, retried with the next head: an upstream may be back by then.
-                    if self._anchoring_error != error.code:
-                        log.warning("anchoring stalls", extra={"chain": self.name, "code": error.code})
-                    self._anchoring_error = error.code
-                    await asyncio.sleep(self._rules.head_interval_s)
-                    continue
-                if self.anchors.attested_height is not None:
-                    self._metrics.chain_attested_head.labels(self.name).set(self.anchors.attested_height)
-            await self._head_moved.wait()
-
-    def _on_landed(self, block: ProvableBlock, ref: BlockRef) -> None:
+    def _on_landed(self, block: ProvableBlock, ref: BlockRef, was_final: bool) -> None:
         if ref.height is not None:
-            self.canon.pin(block.height, block.block_hash)
+            self.canon.pin(block.height, block.block_hash, final=was_final)
 
     def _on_head(self) -> None:
-        self._head_moved.set()
+        if self._anchoring is not None:
+            self._anchoring.head_moved()
         safe = self.head.heads.safe
         if safe is not None:
             self._metrics.chain_safe_head.labels(self.name).set(safe)
 
     def _on_reorg(self, height: int) -> None:
-        """Pins from `height` up are dropped before any new answer; blocks by hash stay true."""
+        """Pins from `height` up are dropped before any new answer; blocks by hash stay true. How deep the reorg reaches is not
+        known: nothing that was in flight for a height that is not final may land."""
         self._metrics.reorgs_total.labels(self.name).inc()
+        finalized = self.head.heads.finalized
         self.canon.overtake(height)
-        self.filling.overtake(height)
+        self.filling.overtake(0 if finalized is None else min(height, finalized + 1))
         self._positions.invalidate(lambda _: True)

@@ -60,10 +60,12 @@ class Filling:
         clock: Clock,
         *,
         anchored: bool,
-        on_landed: Callable[[ProvableBlock, BlockRef], None],
+        is_final: Callable[[int], bool],
+        on_landed: Callable[[ProvableBlock, BlockRef, bool], None],
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """`on_landed` is called in the step that ends a fill, before anybody sees its block."""
+        """`on_landed` is called in the step that ends a fill, before anybody sees its block, with what it was asked for by and
+        whether that was a height that was final already when it was asked for."""
         self._rules = rules
         self._upstream = upstream
         self._builder = builder
@@ -72,6 +74,7 @@ class Filling:
         self._metrics = metrics
         self._clock = clock
         self._anchored = anchored
+        self._is_final = is_final
         self._on_landed = on_landed
         self.flights: Flights[BlockRef, ProvableBlock] = Flights(
             clock, fill_deadline_s=rules.fill_deadline_s, jitter=jitter
@@ -88,10 +91,11 @@ class Filling:
     async def block(self, ref: BlockRef, priority: Priority = Priority.REQUEST) -> ProvableBlock:
         """The block of the fill in flight for `ref`, or of a new one. Whoever waits here may leave; the fill goes on."""
         ends_at = deadline.get()
+        was_final = ref.height is not None and self._is_final(ref.height)
         return await self.flights.get(
             ref,
             lambda fill: self._fill(ref, fill),
-            land=lambda block: self._land(block, ref),
+            land=lambda block: self._land(block, ref, was_final),
             priority=priority,
             deadline=ends_at,
             cutoff=None if ends_at is None else ends_at - self._rules.min_useful_s,
@@ -160,9 +164,9 @@ class Filling:
                 self._metrics.root_mismatch_total.labels(self._rules.name, bodies.upstream, name).inc()
         return block
 
-    def _land(self, block: ProvableBlock, ref: BlockRef) -> None:
+    def _land(self, block: ProvableBlock, ref: BlockRef, was_final: bool) -> None:
         """Kept by hash, for good only when its verdicts are lasting."""
-        self._on_landed(block, ref)
+        self._on_landed(block, ref, was_final)
         if block.settled:
             self._cache.land(block)
         elif block.receipts_verdict is Verdict.UNMET:
