@@ -19,7 +19,7 @@ FRESH = "public, max-age=2"
 ANCHORED = "public, max-age=5"
 """A usc answer: an anchor may be retired or replaced at any time."""
 
-_ENTITY_TAG = re.compile(r'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
+_ENTITY_TAG = re.compile(r'("[\x21\x23-\x7e\x80-\xff]*")')
 
 
 def strong_tag(body: bytes) -> str:

@@ -88,8 +88,8 @@ async def test_B72_oversized_paths_and_bodies(client: httpx2.AsyncClient, house:
 
 async def test_a_body_larger_than_announced_is_cut_off_while_it_is_read() -> None:
     async def reads_all(scope: Scope, receive: Receive, send: Send) -> None:
-        while (await receive())["more_body"]:
-            pass
+        for _ in range(2 * MAX_BODY_BYTES // 65536):
+            await receive()
 
     sent: list[Message] = []
     chunk = {"type": "http.request", "body": b"x" * 65536, "more_body": True}

@@ -316,5 +316,6 @@ async def test_B67_every_number_in_a_native_body_is_exact_in_any_json_reader(
     )
     async with serving(RecordedHouse([RecordedChain(2**63 - 1, "big", [big])])) as other:
         body = (await other.get(f"/api/v1/proofs/big/blocks/{big.height}/logs/0")).json()
+        assert (await other.get(f"/api/v1/proofs/{2**63 - 1}/blocks/{big.height}/logs/0")).json() == body
     assert (body["chainId"], body["chainKey"]) == (str(2**64 + 1), str(2**63 - 1))
     assert max(numbers(body)) <= 2**53 - 1
