@@ -170,6 +170,11 @@ class ScriptedNode:
             if not connection.busy:
                 connection.close()
 
+    def tire_of_connections(self) -> None:
+        """Every connection that is open now is closed when the next call comes over it, without an answer."""
+        for connection in self._connections:
+            connection.tired = True
+
     def reset_counts(self) -> None:
         """Forgets what arrived so far."""
         self.hits.clear()
@@ -351,6 +356,7 @@ class Connection:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     busy: bool = False
+    tired: bool = False
 
     async def serve(self) -> None:
         while not self.writer.is_closing():
@@ -366,6 +372,9 @@ class Connection:
                 name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
             }
             self.node.headers.append(headers)
+            if self.tired:
+                self.node.posts += 1
+                return
             body = await self.reader.readexactly(int(headers.get("content-length", "0")))
             _, target, _ = request_line.split(" ")
             if target != f"/{self.node.key}":

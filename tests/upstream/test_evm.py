@@ -179,6 +179,20 @@ async def test_B56_the_retry_is_made_once_and_on_a_new_connection(rig: Rig) -> N
     assert rig.node.scripted_left(HEAD) == 1
 
 
+async def test_B56_one_retry_is_enough_however_many_idle_connections_are_dead(rig: Rig) -> None:
+    gate = asyncio.Event()
+    await rig.evm.verify_chain()
+    rig.node.script(HEAD, *[held(gate)] * 4)
+    calls = [asyncio.ensure_future(rig.evm.call(HEAD)) for _ in range(4)]
+    await rig.node.until(HEAD, 4)
+    gate.set()
+    await asyncio.gather(*calls)
+    rig.node.tire_of_connections()
+    posts = rig.node.posts
+    assert await rig.evm.call(HEAD) == b'"0xf4240"'
+    assert rig.node.posts == posts + 2
+
+
 async def test_B56_connections_closed_while_idle_are_never_noticed(rig: Rig) -> None:
     for _ in range(20):
         await rig.evm.call(HEAD)
@@ -320,13 +334,12 @@ async def test_row_10_a_body_beyond_the_cap_is_cut_off(million: dict[str, Any], 
         assert await rig.evm.call(HEAD) == b'"0xf4240"'
 
 
-async def test_a_body_declared_too_large_is_not_read(million: dict[str, Any]) -> None:
-    async with ScriptedNode.of_corpus(million) as node, open_rig(node, max_body_bytes=1 << 20) as rig:
-        await rig.evm.verify_chain()
-        node.script(HEAD, huge(1 << 30))
-        await failure_of(rig)
-        # The rest is what the sockets' buffers took.
-        assert node.sent_bytes < 1 << 24
+async def test_a_body_declared_too_large_is_not_read(rig: Rig) -> None:
+    await rig.evm.verify_chain()
+    rig.node.script(HEAD, huge(1 << 30))
+    assert (await failure_of(rig)).fault is Fault.BODY_TOO_LARGE
+    # Less than the cap: what went out is what the sockets' buffers took.
+    assert rig.node.sent_bytes < 16 * 1024 * 1024
 
 
 async def test_a_compressed_body_is_inflated(rig: Rig) -> None:
@@ -514,6 +527,23 @@ async def test_U16_callers_share_one_chain_check_and_none_can_cancel_it(rig: Rig
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert isinstance(outcomes[0], asyncio.CancelledError)
     assert outcomes[1:] == [b'"0xf4240"'] * 19
+    assert rig.node.hits["eth_chainId"] == 1
+
+
+async def test_U16_the_chain_check_outlives_the_deadline_of_the_caller_that_came_first(rig: Rig) -> None:
+    gate = asyncio.Event()
+    rig.node.script("eth_chainId", held(gate))
+    token = deadline.set(rig.clock.now() + 0.15)
+    try:
+        first = asyncio.ensure_future(rig.evm.call(HEAD))
+    finally:
+        deadline.reset(token)
+    second = asyncio.ensure_future(rig.evm.call(HEAD))
+    with pytest.raises(CallFailed) as caught:
+        await first
+    assert caught.value.fault is Fault.DEADLINE
+    gate.set()
+    assert await second == b'"0xf4240"'
     assert rig.node.hits["eth_chainId"] == 1
 
 
