@@ -11,6 +11,7 @@ import asyncio
 import logging
 import multiprocessing
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -18,6 +19,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import TypeVar
 
 from app.core.block_building import build, build_packed
@@ -82,8 +84,8 @@ class ProcessBuilder:
 
     async def start(self) -> None:
         """Starts every worker and waits for it. Raises OSError or `BrokenProcessPool` when they cannot run."""
-        loop = asyncio.get_running_loop()
-        await asyncio.gather(*(loop.run_in_executor(self._pool, warm_up) for _ in range(self.processes)))
+        started = [asyncio.wrap_future(_submit(self._pool, warm_up)) for _ in range(self.processes)]
+        await asyncio.gather(*started)
 
     async def build(self, request: BuildRequest) -> ProvableBlock:
         """As the port says. A worker that dies takes its job with it: a new pool does it once more, then `RpcUnavailable`."""
@@ -92,7 +94,7 @@ class ProcessBuilder:
             for last in (False, True):
                 pool = self._pool
                 try:
-                    outcome = await _to_the_end(pool.submit(self._job, request))
+                    outcome = await _to_the_end(_submit(pool, self._job, request))
                 except BrokenProcessPool:
                     self._replace(pool)
                     if last:
@@ -143,6 +145,20 @@ class ThreadBuilder:
     async def aclose(self) -> None:
         """Waits for the build under way."""
         await asyncio.to_thread(self._pool.shutdown, wait=True, cancel_futures=True)
+
+
+def _submit(pool: ProcessPoolExecutor, job: Callable[..., T], *arguments: object) -> Future[T]:
+    """Hands a job to the pool, which may start a worker for it.
+
+    A new worker imports what `__main__` is, to be able to unpickle what is defined there: for a server that is the whole web
+    framework, in every worker. Our jobs are defined elsewhere, so the worker is shown an empty `__main__`.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        return pool.submit(job, *arguments)
+    finally:
+        sys.modules["__main__"] = main
 
 
 async def _to_the_end(job: Future[T]) -> T:

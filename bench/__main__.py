@@ -1,0 +1,37 @@
+"""Benchmarks as ratios to a floor that is measured in the same run: absolute times belong to a machine, ratios travel.
+
+make bench                 all of them
+make bench ARGS="build"    some of them
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+NAMES = ("build", "fills", "serving")
+
+
+def main(wanted: list[str]) -> int:
+    """Runs the named benchmarks, or all, and prints one table each."""
+    unknown = [name for name in wanted if name not in NAMES]
+    if unknown:
+        sys.stderr.write(f"no such benchmark: {', '.join(unknown)}; there are {', '.join(NAMES)}\n")
+        return 2
+    for name in wanted or NAMES:
+        module = importlib.import_module(f"bench.{name}")
+        sys.stdout.write(f"\n{module.__doc__.strip().splitlines()[0]}\n\n")
+        sys.stdout.flush()
+        for line in table(module.run()):
+            sys.stdout.write(line + "\n")
+    return 0
+
+
+def table(rows: list[tuple[str, str, str]]) -> list[str]:
+    """Markdown rows: what, figure, ratio to the floor."""
+    shown = [("what", "measured", "ratio to floor"), ("---", "---", "---"), *rows]
+    return ["| " + " | ".join(row) + " |" for row in shown]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
