@@ -72,7 +72,7 @@ class MonotonicClock:
 
 
 class House:
-    """Everything that lives while the server runs. The doors read it; `open_house` alone writes it."""
+    """Everything that lives while the server runs. The doors read it; only whoever opened it tells it to end."""
 
     def __init__(self, chains: Sequence[Chain], builder: Builder, metrics: Metrics) -> None:
         self.chains: Mapping[int, Chain] = {chain.key: chain for chain in sorted(chains, key=lambda chain: chain.key)}
@@ -80,6 +80,7 @@ class House:
         self.metrics = metrics
         self.started = False
         self.draining = False
+        self.closing = False
         self.started_at = time.time()
         self.loop_lag_s = 0.0
         self._builder = builder
@@ -94,6 +95,15 @@ class House:
     def heartbeat_age_s(self) -> float:
         """Seconds since the event loop last turned for us."""
         return time.monotonic() - self._beat_at
+
+    def begin_draining(self) -> None:
+        """The shutdown signal came: probes say no from now on, proofs are still served."""
+        self.draining = True
+        self.metrics.draining.set(1)
+
+    def close_doors(self) -> None:
+        """The lame duck is over: nothing new is served, what is in flight may end."""
+        self.closing = True
 
     async def beat(self) -> None:
         """Measures how late the event loop wakes up, until cancelled."""

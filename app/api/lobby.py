@@ -99,7 +99,15 @@ class Lobby(Protocol):
     @property
     def started(self) -> bool: ...
     @property
-    def draining(self) -> bool: ...
+    def draining(self) -> bool:
+        """From the shutdown signal on: probes say no, while proofs are still served."""
+        ...
+
+    @property
+    def closing(self) -> bool:
+        """From the end of the lame duck on: nothing new is served."""
+        ...
+
     @property
     def builder_healthy(self) -> bool: ...
     @property
