@@ -15,17 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.core.blocks import BlockRef, Position
-from app.core.budget import FillBudget, Priority
-from app.core.continuity import ContinuityProof, cut, not_ready
+from app.core.budget import Priority
+from app.core.continuity import ContinuityProof, cut
 from app.core.deadlines import deadline
-from app.core.errors import (
-    AttestationsMissing,
-    BlockBeforeOrAtGenesis,
-    BlockNotOnSourceChain,
-    InconsistentSource,
-    NotFinalized,
-    TxHashNotFound,
-)
+from app.core.errors import BlockNotOnSourceChain, InconsistentSource, NotFinalized, TxHashNotFound
 from app.core.finality import Finality, Level
 from app.core.hexadecimal import to_hex
 from app.core.provable_block import ProvableBlock
@@ -37,8 +30,9 @@ from .canon import Canon
 from .filling import Filling
 from .flight import Flights, Stage
 from .head import HeadTracker
+from .known import Known
 from .listing import listing_of
-from .permits import Permits
+from .load import Load
 from .ports import Anchors, Builder, Clock, Upstream
 from .rules import ChainRules
 from .supervision import Loop, supervise
@@ -99,7 +93,9 @@ class Chain:
             interval_s=rules.head_interval_s,
         )
         self.cache: BlockCache[ProvableBlock] = BlockCache(rules.cache_bytes)
-        self.permits = Permits(FillBudget(rules.max_fills, max_queued=rules.max_queued_fills), clock)
+        self.load = Load(rules, metrics, clock)
+        self.permits = self.load.permits
+        self._known = Known(rules.key, self.cache, anchors)
         self.canon = Canon(upstream, self.head, self.cache, clock, jitter=jitter)
         self.filling = Filling(
             rules,
@@ -164,6 +160,11 @@ class Chain:
         return tuple(found)
 
     @property
+    def saturated(self) -> bool:
+        """Whether this chain has refused for some time without getting anything done."""
+        return self.load.saturated
+
+    @property
     def anchoring_stalled(self) -> str | None:
         """The code of what keeps anchors from being made; None while nothing does."""
         return None if self._anchoring is None else self._anchoring.stalled
@@ -177,19 +178,19 @@ class Chain:
 
         Raises `AttestationsMissing`, `BlockBeforeOrAtGenesis` or `BlockNotReady`.
         """
-        anchors = self.anchors
-        if anchors is None:
-            raise AttestationsMissing(f"attestations missing for chain {self.key}")
-        genesis, newest = anchors.genesis, anchors.attested_height
-        if genesis is not None and lo <= genesis:
-            raise BlockBeforeOrAtGenesis(
-                f"Block {lo} is before or at attestation genesis block {genesis}. "
-                f"The first block with a continuity proof is {genesis + 1}."
-            )
-        if newest is None:
-            raise AttestationsMissing(f"attestations missing for chain {self.key}")
-        if hi > newest:
-            raise not_ready(lo if lo > newest else hi, newest)
+        self._known.require_anchored(lo, hi)
+
+    def peek_block(self, ref: BlockRef) -> ProvableBlock | None:
+        """The block, if answering from it asks nobody; nothing is counted. None says nothing."""
+        return self._known.block(ref)
+
+    def peek_transaction(self, tx_hash: bytes) -> ProvableBlock | None:
+        """The block that holds the transaction, if answering from it asks nobody; nothing is counted. None says nothing."""
+        return self._known.transaction(tx_hash)
+
+    def peek_continuity(self, lo: int, hi: int) -> bool:
+        """Whether the continuity proof of [lo, hi], or the refusal of one, asks nobody."""
+        return self._known.continuity(lo, hi)
 
     # --- answers ----------------------------------------------------------------------------------------------------
 

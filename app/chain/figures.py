@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -36,8 +37,11 @@ class Figures:
         self._grow(metrics.singleflight_joins_total, (name,), flights.joins)
         self._grow(metrics.singleflight_handover_total, (name,), flights.handovers)
         self._grow(metrics.singleflight_memo_hits_total, (name,), flights.memo_hits)
-        for reason, count in chain.permits.refused.items():
-            self._grow(metrics.admission_rejected_total, (reason.value,), count)
+        limit = chain.load.door.limit
+        metrics.admission_in_flight.labels("chain", name).set(chain.load.door.taken)
+        metrics.admission_limit.labels("chain", name).set(math.inf if limit is None else limit)
+        metrics.saturated.labels(name).set(chain.load.saturated)
+        metrics.saturation_open_seconds.labels(name).set(chain.load.open_s)
 
     def _carry(self, counter: Counter, chain: str, counts: Mapping[str, int]) -> None:
         for label, count in counts.items():

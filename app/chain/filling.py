@@ -92,14 +92,19 @@ class Filling:
         """The block of the fill in flight for `ref`, or of a new one. Whoever waits here may leave; the fill goes on."""
         ends_at = deadline.get()
         was_final = ref.height is not None and self._is_final(ref.height)
-        return await self.flights.get(
-            ref,
-            lambda fill: self._fill(ref, fill),
-            land=lambda block: self._land(block, ref, was_final),
-            priority=priority,
-            deadline=ends_at,
-            cutoff=None if ends_at is None else ends_at - self._rules.min_useful_s,
-        )
+        try:
+            return await self.flights.get(
+                ref,
+                lambda fill: self._fill(ref, fill),
+                land=lambda block: self._land(block, ref, was_final),
+                priority=priority,
+                deadline=ends_at,
+                cutoff=None if ends_at is None else ends_at - self._rules.min_useful_s,
+            )
+        except ChainOverloaded:
+            if priority is Priority.REQUEST:  # backfill that is turned away is no sign of anything
+                self._permits.note_refusal()
+            raise
 
     def overtake(self, height: int) -> None:
         """A reorg at `height`: no fill asked for by a height from there on may land."""

@@ -32,5 +32,6 @@ def listing_of(chain: Chain, upstreams: list[dict[str, object]]) -> dict[str, ob
         "cache": {"blocks": chain.cache.entries, "bytes": chain.cache.size_bytes},
         "upstreams": upstreams,
         "servable": chain.servable,
+        "saturated": chain.saturated,
         "reasons": list(chain.reasons),
     }

@@ -20,8 +20,9 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from app.core.budget import Changes, FillBudget, Granted, Priority, Refusal, Refused, Ticket
+from app.core.budget import Changes, FillBudget, Granted, Priority, Refusal, Refused, Ticket, TicketState
 from app.core.errors import ChainOverloaded
+from app.core.saturation import SaturationWindow
 
 if TYPE_CHECKING:
     from app.chain.ports import Clock
@@ -40,14 +41,21 @@ def refusal(reason: Refusal) -> ChainOverloaded:
 class Permits:
     """The permits of one chain. Belongs to one event loop; all its fields are changed between awaits only.
 
-    `on_wait(priority, waited_s)`, when given, hears how long each granted permit was waited for, refusals excluded.
+    `on_wait(priority, waited_s)`, when given, hears how long each granted permit was waited for, refusals excluded. `window`
+    is the saturation window of the budget: `note_refusal` opens it, every permit taken or given back clears it.
     """
 
     def __init__(
-        self, budget: FillBudget, clock: Clock, *, on_wait: Callable[[Priority, float], None] | None = None
+        self,
+        budget: FillBudget,
+        clock: Clock,
+        *,
+        on_wait: Callable[[Priority, float], None] | None = None,
+        window: SaturationWindow | None = None,
     ) -> None:
         self.budget = budget
         self.clock = clock
+        self.window = SaturationWindow() if window is None else window
         self.refused: Counter[Refusal] = Counter(dict.fromkeys(Refusal, 0))
         self._on_wait = on_wait
         self._wakers: dict[Ticket, asyncio.Future[bool]] = {}
@@ -64,6 +72,11 @@ class Permits:
     def set_limit(self, limit: int) -> None:
         """Changes the number of permits. Raising it wakes waiters; lowering it takes effect with the releases (P5)."""
         self._carry(self.budget.set_limit(limit, self.clock.now()))
+
+    def note_refusal(self) -> None:
+        """Somebody was refused for want of a permit. Opens the window, if a permit is held whose release will clear it."""
+        if self.budget.running():
+            self.window.refuse(self.clock.now())
 
     # --- for Permit -------------------------------------------------------------------------------------------------
 
@@ -83,7 +96,12 @@ class Permits:
                 granted = await waker
             except BaseException:
                 permit.ticket = None
-                self._carry(self.budget.cancel(ticket, self.clock.now()))
+                held = ticket.state is TicketState.RUNNING  # granted in the turn of the loop in which it was cancelled
+                changes = self.budget.cancel(ticket, self.clock.now())
+                if held:
+                    self._give_back(changes)
+                else:
+                    self._carry(changes)  # who only leaves the line makes no progress
                 raise
             finally:
                 del self._wakers[ticket]
@@ -92,6 +110,7 @@ class Permits:
             if not granted:
                 permit.ticket = None
                 raise self._refuse(Refusal.WAIT_TIMEOUT)
+        self.window.progress()
         if self._on_wait is not None:
             self._on_wait(ticket.priority, self.clock.now() - asked_at)
 
@@ -102,6 +121,11 @@ class Permits:
     def _refuse(self, reason: Refusal) -> ChainOverloaded:
         self.refused[reason] += 1
         return refusal(reason)
+
+    def _give_back(self, changes: Changes) -> None:
+        """The permit is free again and its successor knows; progress comes last, or a refusal between the two would stay."""
+        self._carry(changes)
+        self.window.progress()
 
     def _carry(self, changes: Changes) -> None:
         for tickets, granted in ((changes.granted, True), (changes.refused, False)):
@@ -137,7 +161,7 @@ class Permit:
         ticket, self.ticket = self.ticket, None
         if ticket is None:
             raise RuntimeError("this permit is not held")
-        self._permits._carry(self._permits.budget.release(ticket, self._permits.clock.now()))
+        self._permits._give_back(self._permits.budget.release(ticket, self._permits.clock.now()))
 
     def promote(self) -> None:
         """A request joined a backfill fill: the permit counts as a request's, now or when it will be acquired."""

@@ -17,9 +17,12 @@ class ChainRules:
     family: str
     anchor_source: str = "none"
     finality: FinalityRule = field(default_factory=FinalityRule)
+    max_in_flight: int | None = 32
     max_fills: int = 16
     max_queued_fills: int = 64
     cache_bytes: int = 256 * 2**20
     fill_deadline_s: float = 120.0
     min_useful_s: float = 0.5
     head_interval_s: float = 2.0
+    saturation_threshold_s: float = 10.0
+    saturation_expiry_s: float = 60.0

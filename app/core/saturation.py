@@ -6,7 +6,9 @@
 
 A gate is saturated when its window has been open for `threshold_s`. Any progress clears it: a gate that refuses nine of ten but
 finishes the tenth is busy, not stuck. Every rejection that opens a window must be one that some holder will clear, or the
-window would outlive its cause: a consumer over its own rate, a bad request or a draining process never opens one.
+window would outlive its cause: a consumer over its own rate, a bad request or a draining process never opens one, and a
+refusal that is told when nobody holds a place any more opens nothing. So an open window always has a holder, whose leaving
+clears it: a process that nobody asks any more recovers by itself.
 Synchronous; `now` is an argument.
 """
 
@@ -93,10 +95,19 @@ class Gate:
         self._taken += places
         self.window.progress()
 
+    def refuse(self, now: float) -> None:
+        """Somebody found no room. Opens the window, if anybody is inside to clear it."""
+        if self._taken:
+            self.window.refuse(now)
+
     def leave(self, places: int = 1) -> None:
         """Gives places back. The places come first and the progress last: a refusal between the two would otherwise leave a
         window open that nobody is left to clear."""
+        self.give_back(places)
+        self.window.progress()
+
+    def give_back(self, places: int) -> None:
+        """The first half of `leave`, for who leaves several gates: all places first, then all progress."""
         if places > self._taken:
             raise RuntimeError("more places given back than were taken")
         self._taken -= places
-        self.window.progress()
