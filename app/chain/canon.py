@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 
 from app.core.blocks import BlockName
-from app.core.deadlines import deadline
+from app.core.deadlines import deadline, reached
 from app.core.errors import BlockNotOnSourceChain
 from app.core.provable_block import ProvableBlock
 
@@ -77,6 +77,7 @@ class Canon:
         if head is None or height <= head or self._head.stale:
             return
         if height - head <= NEAR_HEAD_BLOCKS and (self._head.age_s or 0.0) > HEAD_FRESH_S:
+            reached(Stage.RESOLVING.value)
             await self._head.refresh()
             head = self._head.heads.head or 0
             if height <= head:

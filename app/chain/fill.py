@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from app.core import errors
 from app.core.budget import Priority
+from app.core.deadlines import deadline
 from app.core.errors import ProofError, RequestTimeout
 
 if TYPE_CHECKING:
@@ -84,12 +85,14 @@ class Fill:
         self._promote: Callable[[], None] | None = None
 
     def enter(self, stage: Stage) -> None:
-        """Marks a transition. The first stage after QUEUED starts the fill's own deadline."""
+        """Marks a transition. The first stage after QUEUED starts the fill's own deadline, for the calls made on its behalf
+        too: called in the fill's own task."""
         self.stage = stage
         if stage is not Stage.QUEUED and self.started_at is None:
             self.started_at = self._clock.now()
             self.deadline = self.started_at + self._limit_s
             assert self._limit is not None
+            deadline.set(self.deadline)
             self._limit.reschedule(asyncio.get_running_loop().time() + self._limit_s)
 
     def attach(self, limit: asyncio.Timeout, stage: Stage) -> None:

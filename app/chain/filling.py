@@ -123,7 +123,6 @@ class Filling:
         try:
             async with permit:
                 fill.enter(Stage.FETCHING)
-                deadline.set(fill.deadline)
                 block = await self._upstream.fetch(ref, lambda bodies: self._build(ref, bodies, fill))
             result = "ok"
         except ProofError as error:

@@ -2,11 +2,15 @@
 
 Whoever starts the work sets it once; every stage takes what is left and never more. Times are seconds on one monotonic
 clock (`time.monotonic`); the clock itself belongs to the callers, who pass `now`.
+
+A deadline that passes names the stage that it met. Mostly the stage itself sees it and says so; for a cut from outside the
+trail of the request tells how far it had come.
 """
 
 from __future__ import annotations
 
 from contextvars import ContextVar
+from dataclasses import dataclass
 
 deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
 """When the work in hand must have ended, in monotonic seconds; None while nobody set one."""
@@ -22,3 +26,21 @@ def capped_s(limit_s: float, now: float) -> float:
     """The smaller of `limit_s` and what is left of the deadline, never below 0."""
     left_s = remaining_s(now)
     return limit_s if left_s is None else min(limit_s, left_s)
+
+
+@dataclass(slots=True)
+class Trail:
+    """How far the work in hand has come: `queue`, `resolve`, `fetch`, `verify` or `build`."""
+
+    stage: str = "queue"
+
+
+trail: ContextVar[Trail | None] = ContextVar("trail", default=None)
+"""Of the request in hand; None where nobody asked for one."""
+
+
+def reached(stage: str) -> None:
+    """The work in hand is, or was last, at this stage."""
+    here = trail.get()
+    if here is not None:
+        here.stage = stage
