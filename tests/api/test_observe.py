@@ -9,8 +9,10 @@ from typing import Any
 
 import httpx2
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
-from app.api.visit import REQUEST_ID
+from app.api.observe import HttpMetrics
+from app.api.visit import REQUEST_ID, RouteSign, Visit, begin
 from app.core.hexadecimal import to_hex
 from app.metrics.labels import METHODS, OUTCOMES, STATUS_CLASSES
 from tests.api.fakes import RecordedHouse
@@ -122,6 +124,7 @@ async def test_other_rooms_can_name_the_request(
     monkeypatch.setattr(house.by_name["modern"], "status", lambda: seen.append(REQUEST_ID.get()) or {})  # type: ignore[func-returns-value]
     response = await client.get("/api/v1/chains/modern")
     assert seen == [response.headers["x-request-id"]]
+    assert REQUEST_ID.get() is None, "the next line belongs to no request"
 
 
 async def test_B63_distinct_hashes_add_no_series(client: httpx2.AsyncClient, house: RecordedHouse) -> None:
@@ -187,6 +190,25 @@ async def test_a_request_that_is_given_up_leaves_nothing_in_flight(
     assert house.counted("copath_proof_outcome_total", outcome="cancelled", chain="modern") == 1
     (line,) = lines(caplog)
     assert (line.status, line.outcome) == (None, "cancelled")
+
+
+async def test_an_answer_that_breaks_off_was_not_served(house: RecordedHouse) -> None:
+    async def half(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise asyncio.CancelledError
+
+    async def send(message: Message) -> None:
+        visit.status = message["status"]
+
+    async def receive() -> Message:
+        raise AssertionError("nobody reads")
+
+    visit = Visit("id", "GET", RouteSign(RECEIPTS, frozenset({"GET"})), chain=house.by_name["modern"])
+    scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/", "state": {"house": house}}
+    begin(scope, visit)
+    with pytest.raises(asyncio.CancelledError):
+        await HttpMetrics(half)(scope, receive, send)
+    assert house.counted("copath_proof_outcome_total", outcome="cancelled", chain="modern") == 1
 
 
 async def test_every_proof_request_has_exactly_one_outcome(client: httpx2.AsyncClient, house: RecordedHouse) -> None:
