@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -79,8 +78,9 @@ class Rig:
     clock: HandClock
     counts: Counts
 
-
-OpenRig = Callable[..., AbstractAsyncContextManager[Rig]]
+    def limit(self, **limits: Any) -> None:
+        """Other limits from now on, for tests in which real time has to pass: `NodeLimits` by name."""
+        self.evm._poster.limits = replace(self.evm._poster.limits, **limits)
 
 
 @contextlib.asynccontextmanager

@@ -102,24 +102,23 @@ async def test_row_02_a_response_that_breaks_off_is_discarded(rig: Rig, behaviou
     assert await rig.evm.call(HEAD) == b'"0xf4240"'
 
 
-async def test_row_03_a_node_that_never_answers_costs_one_attempt_timeout(million: dict[str, Any]) -> None:
-    async with ScriptedNode.of_corpus(million) as node, open_rig(node, attempt_timeout_s=0.15) as rig:
-        await rig.evm.verify_chain()
-        node.script(HEAD, hang())
-        failure = await failure_of(rig)
-        assert failure.fault is Fault.ATTEMPT_TIMEOUT
-        assert rig.counts.results(HEAD) == {"timeout": 1}
-        assert rig.evm.connections_held == 0
+async def test_row_03_a_node_that_never_answers_costs_one_attempt_timeout(rig: Rig) -> None:
+    await rig.evm.verify_chain()
+    rig.limit(attempt_timeout_s=0.1)
+    rig.node.script(HEAD, hang())
+    assert (await failure_of(rig)).fault is Fault.ATTEMPT_TIMEOUT
+    assert rig.counts.results(HEAD) == {"timeout": 1}
+    assert rig.evm.connections_held == 0
 
 
-async def test_row_04_a_slow_drip_meets_the_total_timeout(million: dict[str, Any]) -> None:
-    # No single read takes longer than 10 ms: only a limit on the whole attempt can end this.
-    async with ScriptedNode.of_corpus(million) as node, open_rig(node, attempt_timeout_s=0.25) as rig:
-        await rig.evm.verify_chain()
-        node.script("eth_getBlockByNumber", drip(0.01))
-        with pytest.raises(CallFailed) as caught:
-            await rig.evm.call("eth_getBlockByNumber", ["0xf4240", True])
-        assert caught.value.fault is Fault.ATTEMPT_TIMEOUT
+async def test_row_04_a_slow_drip_meets_the_total_timeout(rig: Rig) -> None:
+    # No single read takes long: only a limit on the whole attempt can end this.
+    await rig.evm.verify_chain()
+    rig.limit(attempt_timeout_s=0.25)
+    rig.node.script("eth_getBlockByNumber", drip(0.01))
+    with pytest.raises(CallFailed) as caught:
+        await rig.evm.call("eth_getBlockByNumber", ["0xf4240", True])
+    assert caught.value.fault is Fault.ATTEMPT_TIMEOUT
 
 
 async def test_the_deadline_in_force_cuts_a_call_and_the_node_is_not_blamed(rig: Rig) -> None:
@@ -244,9 +243,10 @@ async def test_the_wait_for_a_connection_is_not_the_nodes_latency(million: dict[
 async def test_B53_B55_churn_of_cancelled_and_timed_out_calls_leaves_the_pool_whole(million: dict[str, Any]) -> None:
     async with (
         ScriptedNode.of_corpus(million) as node,
-        open_rig(node, max_connections=4, attempt_timeout_s=0.02, pool_timeout_s=0.5) as rig,
+        open_rig(node, max_connections=4, pool_timeout_s=0.5) as rig,
     ):
         await rig.evm.verify_chain()
+        rig.limit(attempt_timeout_s=0.02)
         # The time-out is the node's latency: every call may end either way.
         node.always(HEAD, late(0.02))
 
@@ -263,7 +263,7 @@ async def test_B53_B55_churn_of_cancelled_and_timed_out_calls_leaves_the_pool_wh
         await asyncio.gather(*(churn(40) for _ in range(8)))
         assert rig.evm.connections_held == 0
         node.always(HEAD, None)
-        rig.evm._poster.limits = NodeLimits(max_connections=4)
+        rig.limit(attempt_timeout_s=20.0, pool_timeout_s=20.0)
         answers = await asyncio.gather(*(rig.evm.call(HEAD) for _ in range(100)), return_exceptions=True)
         assert answers == [b'"0xf4240"'] * 100
         assert node.open_connections <= 8

@@ -305,13 +305,13 @@ async def test_row_01_a_refused_connection_is_unavailable() -> None:
             assert rig.counts.results("eth_chainId") == {"transport": 3}
 
 
-async def test_row_03_a_node_that_hangs_is_given_up_after_its_attempts(million: dict[str, Any]) -> None:
-    async with ScriptedNode.of_corpus(million) as node, open_rig(node, attempt_timeout_s=0.1) as rig:
-        await rig.evm.verify_chain()
-        node.always(BY_NUMBER, hang())
-        with pytest.raises(RpcUnavailable):
-            await rig.upstream.fetch(MILLION, handed)
-        assert rig.counts.results(BY_NUMBER) == {"timeout": 3}
+async def test_row_03_a_node_that_hangs_is_given_up_after_its_attempts(rig: Rig) -> None:
+    await rig.evm.verify_chain()
+    rig.limit(attempt_timeout_s=0.1)
+    rig.node.always(BY_NUMBER, hang())
+    with pytest.raises(RpcUnavailable):
+        await rig.upstream.fetch(MILLION, handed)
+    assert rig.counts.results(BY_NUMBER) == {"timeout": 3}
 
 
 @pytest.mark.parametrize("status", [401, 402, 403, 400, 404])
