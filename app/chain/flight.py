@@ -25,7 +25,7 @@ import random
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from app.chain.fill import Fill, Stage, Verdict, judge
 from app.chain.permits import refusal
@@ -62,14 +62,14 @@ class _Lease(Generic[V]):
         self.priority = priority
         self.cutoff = cutoff
         self.outcome: asyncio.Future[V] = asyncio.get_running_loop().create_future()
-        self.run: _Run[V] | None = None
+        self.run: _Run[Any, V] | None = None
 
 
 @dataclass(eq=False, slots=True)
-class _Run(Generic[V]):
+class _Run(Generic[K, V]):
     """One attempt at one key. One-shot: the second generation is another run."""
 
-    key: Hashable
+    key: K
     handle: Fill
     leases: dict[_Lease[V], None] = field(default_factory=dict)
     task: asyncio.Task[V] | None = None
@@ -111,9 +111,9 @@ class Flights(Generic[K, V]):
         self._max_memos = max_memos
         self._verdict_of = verdict_of
         self._jitter = jitter
-        self._runs: dict[Hashable, _Run[V]] = {}
-        self._flying: dict[asyncio.Task[V], _Run[V]] = {}  # the strong references; includes runs forgotten by key
-        self._memos: OrderedDict[Hashable, _Memo] = OrderedDict()
+        self._runs: dict[K, _Run[K, V]] = {}
+        self._flying: dict[asyncio.Task[V], _Run[K, V]] = {}  # the strong references; includes runs forgotten by key
+        self._memos: OrderedDict[K, _Memo] = OrderedDict()
         self._closed = False
         self.fills = 0
         self.joins = 0
@@ -195,11 +195,11 @@ class Flights(Generic[K, V]):
 
         Those who wait for one are handed to a new run. Returns how many runs were overtaken.
         """
-        overtaken = [run for key, run in self._runs.items() if matches(key)]  # type: ignore[arg-type]
+        overtaken = [run for key, run in self._runs.items() if matches(key)]
         for run in overtaken:
             run.handle.valid = False
             self._forget(run)
-        for key in [key for key in self._memos if matches(key)]:  # type: ignore[arg-type]
+        for key in [key for key in self._memos if matches(key)]:
             del self._memos[key]
         return len(overtaken)
 
@@ -215,7 +215,7 @@ class Flights(Generic[K, V]):
 
     # --- state changes, all of them ---------------------------------------------------------------------------------
 
-    def _start(self, key: Hashable, creator: _Lease[V], generation: int) -> _Run[V]:
+    def _start(self, key: K, creator: _Lease[V], generation: int) -> _Run[K, V]:
         handle = Fill(self._clock, creator.priority, generation, self._fill_deadline_s)
         run = self._runs[key] = _Run(key, handle)
         self.fills += 1
@@ -225,7 +225,7 @@ class Flights(Generic[K, V]):
         run.task.add_done_callback(lambda task: self._ended(run, task))
         return run
 
-    async def _fly(self, run: _Run[V], creator: _Lease[V]) -> V:
+    async def _fly(self, run: _Run[K, V], creator: _Lease[V]) -> V:
         handle = run.handle
         limit = asyncio.timeout(None)
         try:
@@ -238,14 +238,13 @@ class Flights(Generic[K, V]):
             raise RequestTimeout(
                 f"the fill took longer than {self._fill_deadline_s:g} s", stage=handle.stage.value
             ) from error
-        if not (handle.valid and (creator.still_valid is None or creator.still_valid())):
+        if creator.still_valid is not None and not creator.still_valid():
             handle.valid = False
-            raise RpcUnavailable("the chain changed while the block was read; retry")
-        if creator.land is not None:
+        if handle.valid and creator.land is not None:
             creator.land(value)
         return value
 
-    def _board(self, run: _Run[V], lease: _Lease[V]) -> None:
+    def _board(self, run: _Run[K, V], lease: _Lease[V]) -> None:
         run.leases[lease] = None
         lease.run = run
         if lease.priority is Priority.REQUEST and run.handle.priority is Priority.BACKFILL:
@@ -264,7 +263,7 @@ class Flights(Generic[K, V]):
             self._forget(run)  # at once: a later caller must not join a run that is being cancelled
             run.task.cancel()
 
-    def _forget(self, run: _Run[V]) -> None:
+    def _forget(self, run: _Run[K, V]) -> None:
         if self._runs.get(run.key) is run:
             del self._runs[run.key]
 
@@ -278,10 +277,13 @@ class Flights(Generic[K, V]):
                 RequestTimeout("the deadline passed while the block was filled", stage=lease.run.handle.stage.value)
             )
 
-    def _ended(self, run: _Run[V], task: asyncio.Task[V]) -> None:
+    def _ended(self, run: _Run[K, V], task: asyncio.Task[V]) -> None:
         del self._flying[task]
         self._forget(run)
+        handle = run.handle
         error = RpcUnavailable("the fill was cancelled; retry") if task.cancelled() else task.exception()
+        if error is None and not handle.valid:
+            error = RpcUnavailable("the chain changed while the block was read; retry")
         if error is None:
             value = task.result()
             self._memos.pop(run.key, None)
@@ -290,13 +292,11 @@ class Flights(Generic[K, V]):
                     lease.outcome.set_result(value)
             run.leases.clear()
             return
-        if task.cancelled() and not run.leases:
-            return
         verdict = self._verdict_of(error)
         if not isinstance(error, ProofError):
             _log.error("a fill crashed", exc_info=error)
             error = Internal("the block could not be filled")
-        now, handle = self._clock.now(), run.handle
+        now = self._clock.now()
         began_at = now if handle.started_at is None else handle.started_at
         stalled = verdict is Verdict.STALL or now - began_at >= self._fill_deadline_s / 2
         first = handle.generation == 1
@@ -315,7 +315,7 @@ class Flights(Generic[K, V]):
                 self._remember(run.key, error, memo_s, final=not again)
         self._tell(run, error)
 
-    def _hand_over(self, run: _Run[V], error: ProofError) -> bool:
+    def _hand_over(self, run: _Run[K, V], error: ProofError) -> bool:
         """Moves the leases of a failed run to a new one, except those that could not finish; false when none was left."""
         now = self._clock.now()
         queue_again = self._first_stage is Stage.QUEUED
@@ -329,14 +329,13 @@ class Flights(Generic[K, V]):
         self.handovers += 1
         successor = self._runs.get(run.key)  # there is one when this run was overtaken
         if successor is None:
-            creator = next((lease for lease in staying if lease.priority is Priority.REQUEST), staying[0])
-            successor = self._start(run.key, creator, generation=2)
+            successor = self._start(run.key, staying[0], generation=2)
         for lease in staying:
             del run.leases[lease]
             self._board(successor, lease)
         return True
 
-    def _tell(self, run: _Run[V], error: ProofError) -> None:
+    def _tell(self, run: _Run[K, V], error: ProofError) -> None:
         for lease in run.leases:
             if not lease.outcome.done():
                 lease.outcome.set_exception(_again(error))
@@ -344,14 +343,14 @@ class Flights(Generic[K, V]):
 
     # --- memory of failures -----------------------------------------------------------------------------------------
 
-    def _memo(self, key: Hashable, now: float) -> _Memo | None:
+    def _memo(self, key: K, now: float) -> _Memo | None:
         memo = self._memos.get(key)
         if memo is not None and memo.expires_at <= now:
             del self._memos[key]
             return None
         return memo
 
-    def _remember(self, key: Hashable, error: ProofError, memo_s: float, *, final: bool = True) -> None:
+    def _remember(self, key: K, error: ProofError, memo_s: float, *, final: bool = True) -> None:
         if memo_s > 0:
             self._memos[key] = _Memo(_again(error), self._clock.now() + memo_s, final)
             self._memos.move_to_end(key)

@@ -318,7 +318,7 @@ async def test_B52_B53_a_hundred_thousand_random_steps_leave_every_permit_at_its
             outcomes["cancelled"] += 1
             raise
 
-    tasks: set[asyncio.Task[None]] = set()
+    tasks: dict[asyncio.Task[None], None] = {}  # a set would make the order, and so the run, another one each time
     steps = 0
     while steps < 100_000:
         steps += 1
@@ -329,8 +329,8 @@ async def test_B52_B53_a_hundred_thousand_random_steps_leave_every_permit_at_its
             permit = permits.hold(chance.choice([REQUEST, REQUEST, BACKFILL]), cutoff=cutoff)
             started.append(permit)
             task = asyncio.create_task(fill(permit))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+            tasks[task] = None
+            task.add_done_callback(tasks.pop)
         elif roll < 0.5 and tasks:
             chance.choice(tuple(tasks)).cancel()
         elif roll < 0.55:
