@@ -1,7 +1,7 @@
 """Settings -> ASGI application: the layers in their order, the routes, and a lifespan that opens the house.
 
 Layers, outermost first: request id and log; CORS; probes and metrics; HTTP metrics; errors and sizes; chain check;
-methods; the routes.
+admission; methods; the routes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 
 from app import __version__, house
 from app.api import chains, docs, health, native, problems, usc
+from app.api.admission import Admission
 from app.api.cors import Cors
 from app.api.crossing import ChainCheck, Signpost
 from app.api.guard import Guard, Limits
@@ -52,8 +53,13 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
         lifespan=lifespan,
-        # Admission stands between the chain check and the methods, compression behind it.
-        middleware=[Middleware(Guard), Middleware(Limits), Middleware(ChainCheck), Middleware(Signpost)],
+        middleware=[
+            Middleware(Guard),
+            Middleware(Limits),
+            Middleware(ChainCheck),
+            Middleware(Admission, request_timeout_s=settings.admission.request_timeout_secs),
+            Middleware(Signpost),
+        ],
         exception_handlers={
             HTTPException: problems.answer_http_exception,
             RequestValidationError: problems.answer_validation_error,

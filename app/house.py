@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -16,11 +17,13 @@ from app.chain.builder import open_builder
 from app.chain.chain import Chain
 from app.chain.figures import Figures
 from app.chain.head import FinalityRule
-from app.chain.ports import Anchors, Builder, Upstream
+from app.chain.ports import Anchors, Builder, Clock, Upstream
 from app.chain.rules import ChainRules
 from app.chain.supervision import Loop, supervise
+from app.core.admission import Door
+from app.core.saturation import Gate, SaturationWindow
 from app.log import configure_logging, install_fault_hooks, loop_fault_handler
-from app.metrics import Metrics
+from app.metrics import NO_CHAIN, Metrics
 from app.settings import (
     AnchorSettings,
     ChainSettings,
@@ -40,6 +43,8 @@ __all__ = ["House", "demo_chains", "demo_examples", "open_house", "prepare_loggi
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 0.25
+_MIN_USEFUL_S = 0.5
+_MIN_USEFUL_SHARE = 0.15
 
 
 def prepare_logging(loaded: LoadedSettings) -> None:
@@ -74,7 +79,7 @@ class MonotonicClock:
 class House:
     """Everything that lives while the server runs. The doors read it; only whoever opened it tells it to end."""
 
-    def __init__(self, chains: Sequence[Chain], builder: Builder, metrics: Metrics) -> None:
+    def __init__(self, chains: Sequence[Chain], builder: Builder, metrics: Metrics, door: Door, clock: Clock) -> None:
         self.chains: Mapping[int, Chain] = {chain.key: chain for chain in sorted(chains, key=lambda chain: chain.key)}
         self.by_name: Mapping[str, Chain] = {chain.name: chain for chain in self.chains.values()}
         self.metrics = metrics
@@ -83,8 +88,11 @@ class House:
         self.closing = False
         self.started_at = time.time()
         self.loop_lag_s = 0.0
+        self.door = door
         self._builder = builder
+        self._clock = clock
         self._beat_at = time.monotonic()
+        metrics.before_scrape(self._publish_door)
 
     @property
     def builder_healthy(self) -> bool:
@@ -96,6 +104,20 @@ class House:
         """Seconds since the event loop last turned for us."""
         return time.monotonic() - self._beat_at
 
+    @property
+    def saturated(self) -> bool:
+        """Whether this process has only refused for some time: at its own door, or at those of all its chains. Who still
+        serves known answers is worth being asked."""
+        now = self.now()
+        if self.door.serves_known_answers(now):
+            return False
+        chains = self.chains.values()
+        return self.door.process.window.saturated(now) or (bool(chains) and all(chain.saturated for chain in chains))
+
+    def now(self) -> float:
+        """Monotonic seconds, on the clock of the deadlines."""
+        return self._clock.now()
+
     def begin_draining(self) -> None:
         """The shutdown signal came: probes say no from now on, proofs are still served."""
         self.draining = True
@@ -104,6 +126,14 @@ class House:
     def close_doors(self) -> None:
         """The lame duck is over: nothing new is served, what is in flight may end."""
         self.closing = True
+
+    def _publish_door(self) -> None:
+        metrics, door, now = self.metrics, self.door, self.now()
+        for scope, gate in (("global", door.process), ("warm", door.warm)):
+            metrics.admission_in_flight.labels(scope, NO_CHAIN).set(gate.taken)
+            metrics.admission_limit.labels(scope, NO_CHAIN).set(math.inf if gate.limit is None else gate.limit)
+        metrics.saturated.labels("http").set(door.process.window.saturated(now))
+        metrics.saturation_open_seconds.labels("http").set(door.process.window.open_s(now))
 
     async def beat(self) -> None:
         """Measures how late the event loop wakes up, until cancelled."""
@@ -122,6 +152,7 @@ async def open_house(settings: Settings) -> AsyncIterator[House]:
         version=__version__,
         git_sha=os.environ.get("COPATH_GIT_SHA", "unknown"),
         compat_names=settings.metrics.compat_names,
+        queue_wait_limit_s=settings.admission.request_timeout_secs - _min_useful_s(settings),
     )
     metrics.start_time_seconds.set_to_current_time()
     async with AsyncExitStack() as parts:
@@ -133,7 +164,7 @@ async def open_house(settings: Settings) -> AsyncIterator[House]:
             chain = _build_chain(chain_settings, settings, builder, metrics, parts)
             parts.push_async_callback(chain.aclose)
             chains.append(chain)
-        house = House(chains, builder, metrics)
+        house = House(chains, builder, metrics, _build_door(settings, chains), MonotonicClock())
         async with asyncio.TaskGroup() as group:
             heart = Loop("heartbeat")
             tasks = [group.create_task(supervise(heart, house.beat, metrics), name=heart.name)]
@@ -147,6 +178,21 @@ async def open_house(settings: Settings) -> AsyncIterator[House]:
                     task.cancel()
 
 
+def _build_door(settings: Settings, chains: Sequence[Chain]) -> Door:
+    places, patience = settings.admission, settings.saturation
+
+    def gate(limit: int | None) -> Gate:
+        return Gate(limit, SaturationWindow(patience.threshold_secs, patience.expiry_secs))
+
+    by_key = {chain.key: chain.load.door for chain in chains}
+    return Door(gate(places.max_in_flight_requests), by_key, gate(places.max_warm_in_flight))
+
+
+def _min_useful_s(settings: Settings) -> float:
+    """With less than this left of its deadline a request is refused rather than begun: building and sending take some time."""
+    return min(_MIN_USEFUL_S, _MIN_USEFUL_SHARE * settings.admission.request_timeout_secs)
+
+
 def _build_chain(
     chosen: ChainSettings, settings: Settings, builder: Builder, metrics: Metrics, parts: AsyncExitStack
 ) -> Chain:
@@ -158,10 +204,14 @@ def _build_chain(
         family=chosen.family,
         anchor_source=chosen.anchors.source,
         finality=FinalityRule(chosen.finality.mode, chosen.finality.depth),
+        max_in_flight=settings.admission.max_in_flight_per_chain,
         max_fills=chosen.cache.max_concurrent_block_fills,
         max_queued_fills=chosen.cache.max_queued_fills,
         cache_bytes=chosen.cache.merkle_max_bytes,
         fill_deadline_s=settings.admission.request_timeout_secs,
+        min_useful_s=_min_useful_s(settings),
+        saturation_threshold_s=settings.saturation.threshold_secs,
+        saturation_expiry_s=settings.saturation.expiry_secs,
     )
     metrics.register_chain(chosen.name, chosen.chain_key, [each.name for each in chosen.upstream_list])
     anchors = _build_anchors(chosen.chain_key, chosen.anchors)

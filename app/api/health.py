@@ -69,12 +69,14 @@ async def readyz(request: Request) -> Response:
 
 
 async def health(request: Request) -> Response:
-    """For load balancers: 503 from the moment this process stops taking new work."""
+    """For load balancers: 503 while this process only refuses, and from the moment it stops taking new work."""
     house = house_of(request.scope)
     if house is None or not house.started:
         return _answer({"status": "unhealthy", "reason": "starting"}, 503)
     if house.draining:
         return _answer({"status": "unhealthy", "reason": "draining"}, 503)
+    if house.saturated:
+        return _answer({"status": "unhealthy", "reason": "saturated"}, 503)
     return _answer({"status": "ok"}, 200)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping
 from typing import Any, Protocol, cast
 
+from app.core.admission import Door
 from app.core.blocks import BlockRef
 from app.core.continuity import ContinuityProof
 from app.core.finality import Finality, Level
@@ -82,6 +83,17 @@ class ChainFloor(Protocol):
         ...
 
     async def continuity(self, lo: int, hi: int) -> CutContinuity: ...
+    def peek_block(self, ref: BlockRef) -> ProvableBlock | None:
+        """The block, if answering from it asks nobody; None says nothing. Neither counts nor waits, as all that peeks."""
+        ...
+
+    def peek_transaction(self, tx_hash: bytes) -> ProvableBlock | None:
+        """The block that holds the transaction, if answering from it asks nobody; None says nothing."""
+        ...
+
+    def peek_continuity(self, lo: int, hi: int) -> bool:
+        """Whether the continuity proof of [lo, hi], or its refusal, asks nobody."""
+        ...
 
 
 class Lobby(Protocol):
@@ -118,6 +130,20 @@ class Lobby(Protocol):
     @property
     def heartbeat_age_s(self) -> float:
         """Since the event loop's heartbeat last ran."""
+        ...
+
+    @property
+    def door(self) -> Door:
+        """Who is in."""
+        ...
+
+    @property
+    def saturated(self) -> bool:
+        """Whether this process has refused for some time without getting anything done: it should not be sent requests."""
+        ...
+
+    def now(self) -> float:
+        """Monotonic seconds, on the clock of the deadlines."""
         ...
 
     @property

@@ -47,12 +47,15 @@ class Observe:
         visit = Visit(request_id_of(scope), scope["method"], sign, params)
         begin(scope, visit)
         named = REQUEST_ID.set(visit.request_id)
-        id_header = (b"x-request-id", visit.request_id.encode())
+        added = [(b"x-request-id", visit.request_id.encode())]
+        house = house_of(scope)
 
         async def stamped(message: Message) -> None:
             if message["type"] == "http.response.start":
                 visit.status = message["status"]
-                message = {**message, "headers": [*message.get("headers", ()), id_header]}
+                if house is not None and house.draining:
+                    added.append((b"connection", b"close"))  # the next request should find another server
+                message = {**message, "headers": [*message.get("headers", ()), *added]}
             elif message["type"] == "http.response.body":
                 visit.sent_bytes += len(message.get("body", b""))
             await send(message)

@@ -13,6 +13,7 @@ from typing import Any
 from starlette.routing import BaseRoute, Route
 
 from app.api.lobby import ChainFloor
+from app.core.admission import Place
 
 _KEY = "copath.visit"
 
@@ -61,6 +62,8 @@ class Visit:
     status: int | None = None
     sent_bytes: int = 0
     fault_reported: bool = False
+    place: Place | None = None
+    """What an admitted request holds; only the door changes it."""
 
     @property
     def template(self) -> str:

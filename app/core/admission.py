@@ -107,9 +107,9 @@ class Door:
             if served and not cold:
                 self._warm_served_at = now
 
-    def serves_known_answers(self, now: float, within_s: float) -> bool:
-        """Whether a request of the warm lane was served within the last `within_s` seconds."""
-        return self._warm_served_at is not None and now - self._warm_served_at < within_s
+    def serves_known_answers(self, now: float) -> bool:
+        """Whether the warm lane served somebody within the threshold of saturation."""
+        return self._warm_served_at is not None and now - self._warm_served_at < self.process.window.threshold_s
 
     def _gates(self, place: Place) -> tuple[Gate, ...]:
         chain = None if place.chain_key is None else self.chains.get(place.chain_key)

@@ -18,13 +18,13 @@ from __future__ import annotations
 class SaturationWindow:
     """The window of one gate. Belongs to one event loop; every change happens between awaits."""
 
-    __slots__ = ("_expiry_s", "_last_refused_at", "_opened_at", "_threshold_s")
+    __slots__ = ("_expiry_s", "_last_refused_at", "_opened_at", "threshold_s")
 
     def __init__(self, threshold_s: float = 10.0, expiry_s: float = 60.0) -> None:
         """Requires threshold_s >= 0 and expiry_s > 0."""
         if threshold_s < 0 or expiry_s <= 0:
             raise ValueError("threshold_s must not be negative, expiry_s must be positive")
-        self._threshold_s = threshold_s
+        self.threshold_s = threshold_s
         self._expiry_s = expiry_s
         self._opened_at: float | None = None
         self._last_refused_at = 0.0
@@ -58,7 +58,7 @@ class SaturationWindow:
 
     def saturated(self, now: float) -> bool:
         """Whether the window has been open for the threshold or longer."""
-        return self.is_open(now) and self.open_s(now) >= self._threshold_s
+        return self.is_open(now) and self.open_s(now) >= self.threshold_s
 
 
 class Gate:

@@ -212,8 +212,8 @@ class Metrics:
 
     def _seed_process(self) -> None:
         _seed(self.unhandled_exceptions_total, EXCEPTION_SOURCES)
-        _seed(self.admission_in_flight, ("global",), (NO_CHAIN,))
-        _seed(self.admission_limit, ("global",), (NO_CHAIN,))
+        _seed(self.admission_in_flight, ("global", "warm"), (NO_CHAIN,))
+        _seed(self.admission_limit, ("global", "warm"), (NO_CHAIN,))
         _seed(self.admission_rejected_total, REJECT_REASONS)
         _seed(self.saturated, ("http",))
         _seed(self.saturation_open_seconds, ("http",))

@@ -6,7 +6,8 @@ the blocks, their proofs and the digest chain are the real ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -14,6 +15,7 @@ from types import MappingProxyType
 
 from prometheus_client import CollectorRegistry
 
+from app.core.admission import Door
 from app.core.block_building import build
 from app.core.blocks import BlockRef
 from app.core.continuity import ContinuityProof, SortedMapping, choose_bracket, cut, digest, not_ready
@@ -27,6 +29,7 @@ from app.core.errors import (
 from app.core.finality import Finality, Heads, Level
 from app.core.hexadecimal import to_hex
 from app.core.provable_block import BuildRequest, ProvableBlock
+from app.core.saturation import Gate, SaturationWindow
 from app.metrics import Metrics
 from tests.corpus_files import block_json, family, receipts_json, recorded
 from tests.fakes import Hold
@@ -174,6 +177,27 @@ class RecordedChain:
         assert self.anchors is not None
         return self.anchors.continuity(lo, hi)
 
+    def peek_block(self, ref: BlockRef) -> ProvableBlock | None:
+        return self._peek(lambda block: ref.block_hash == block.block_hash or ref.height == block.height)
+
+    def peek_transaction(self, tx_hash: bytes) -> ProvableBlock | None:
+        return self._peek(lambda block: block.index_of(tx_hash) is not None)
+
+    def _peek(self, is_meant: Callable[[ProvableBlock], bool]) -> ProvableBlock | None:
+        for block in self.blocks:
+            if block.block_hash in self.settled and is_meant(block):
+                return block if self.heads.finality_of(block.height).level is Level.FINALIZED else None
+        return None
+
+    def peek_continuity(self, lo: int, hi: int) -> bool:
+        return True
+
+
+def open_door(chains: Iterable[int] = (), process: int | None = None, chain: int | None = None) -> Door:
+    """A door for the chains of these keys; with room for everybody unless limits are given."""
+    by_key = {key: Gate(chain, SaturationWindow()) for key in chains}
+    return Door(Gate(process, SaturationWindow()), by_key, Gate(None, SaturationWindow()))
+
 
 @dataclass
 class RecordedHouse:
@@ -187,6 +211,12 @@ class RecordedHouse:
     started_at: float = 0.0
     heartbeat_age_s: float = 0.0
     loop_lag_s: float = 0.0
+    closing: bool = False
+    saturated: bool = False
+    door: Door = field(default_factory=open_door)
+
+    def now(self) -> float:
+        return time.monotonic()
 
     def __post_init__(self) -> None:
         for chain in self.served:

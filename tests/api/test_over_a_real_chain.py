@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,8 +13,10 @@ import pytest
 
 from app.anchors.self_attested import SelfAttested
 from app.chain.chain import Chain
+from app.core.admission import Door
 from app.core.blocks import BlockRef
 from app.metrics import Metrics
+from tests.api.fakes import open_door
 from tests.api.serving import serving
 from tests.chain.recorded_chain import BUSY, FIRST, RecordedChain, sepolia
 from tests.fakes import settle
@@ -33,11 +36,17 @@ class OneChain:
     started_at: float = 0.0
     heartbeat_age_s: float = 0.0
     loop_lag_s: float = 0.0
+    closing: bool = False
+    saturated: bool = False
+    door: Door = field(default_factory=open_door)
     chains: dict[int, Chain] = field(init=False)
     by_name: dict[str, Chain] = field(init=False)
 
     def __post_init__(self) -> None:
         self.chains, self.by_name = {self.chain.key: self.chain}, {self.chain.name: self.chain}
+
+    def now(self) -> float:
+        return time.monotonic()
 
 
 @pytest.fixture
