@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import orjson
-from fastapi import FastAPI, Path, Request
+from fastapi import FastAPI, Request
 from starlette.responses import Response
 
 from app.api.lobby import ChainFloor, open_house_of
-from app.api.schemas import ChainList, ChainStatus
+from app.api.schemas import ChainList, ChainPath, ChainStatus
 from app.api.usc import chain_in
 
 
@@ -37,9 +35,7 @@ async def chains(request: Request) -> Response:
     return _answer({"chains": [described(chain) for chain in listed]})
 
 
-async def chain_by_name(
-    request: Request, chain: Annotated[str, Path(description="Chain key or chain name.", examples=["ethereum"])]
-) -> Response:
+async def chain_by_name(request: Request, chain: ChainPath) -> Response:
     """One chain."""
     return _answer(described(chain_in(request)))
 

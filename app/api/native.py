@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated
 
-from fastapi import FastAPI, Path, Request
+from fastapi import FastAPI, Request
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from app.api import conditional, inputs, second_opinion, wire
 from app.api.lobby import ChainFloor, FoundBlock
-from app.api.schemas import NativeProof
+from app.api.schemas import BlockPath, ChainPath, IndexPath, NativeProof, TxHashPath
 from app.api.usc import chain_in
 from app.api.visit import visit_of
 from app.core.blocks import BlockRef
@@ -25,11 +24,6 @@ ENCODINGS = ("nodes",)
 """Encodings that can be asked for by name; `nodes` is part of every body."""
 
 _PLURAL = {wire.TRANSACTION: "transactions", wire.RECEIPT: "receipts", wire.LOG: "logs"}
-
-ChainName = Annotated[str, Path(description="Chain key or chain name.", examples=["ethereum"])]
-TxHash = Annotated[str, Path(description="Transaction hash, any case, 0x optional.", examples=["0x" + "ab" * 32])]
-Block = Annotated[str, Path(description="Block hash (64 hex digits, 0x optional), or height (decimal or 0x-hex).")]
-Position = Annotated[str, Path(description="Decimal index from 0.", examples=["0"])]
 
 
 def _query(name: str, description: str, schema: dict[str, object]) -> dict[str, object]:
@@ -96,8 +90,8 @@ def add_routes(app: FastAPI) -> None:
 
 async def transaction_by_hash(
     request: Request,
-    chain: ChainName,
-    tx_hash: TxHash,
+    chain: ChainPath,
+    tx_hash: TxHashPath,
 ) -> Response:
     """That the transaction stands in a block, against the header's `transactionsRoot`."""
     return await _by_hash(request, wire.TRANSACTION, tx_hash, transaction_cut)
@@ -105,8 +99,8 @@ async def transaction_by_hash(
 
 async def receipt_by_hash(
     request: Request,
-    chain: ChainName,
-    tx_hash: TxHash,
+    chain: ChainPath,
+    tx_hash: TxHashPath,
 ) -> Response:
     """The receipt of a transaction, against the header's `receiptsRoot`."""
     return await _by_hash(request, wire.RECEIPT, tx_hash, receipt_cut)
@@ -114,9 +108,9 @@ async def receipt_by_hash(
 
 async def log_by_hash(
     request: Request,
-    chain: ChainName,
-    tx_hash: TxHash,
-    log_index: Position,
+    chain: ChainPath,
+    tx_hash: TxHashPath,
+    log_index: IndexPath,
 ) -> Response:
     """One log of a transaction, with the proof of its receipt. `index=block` counts logs over the whole block."""
     position = inputs.index("log_index", log_index)
@@ -139,9 +133,9 @@ async def log_by_hash(
 
 async def transaction_at(
     request: Request,
-    chain: ChainName,
-    block: Block,
-    i: Position,
+    chain: ChainPath,
+    block: BlockPath,
+    i: IndexPath,
 ) -> Response:
     """The transaction at index `i` of a block."""
     position = inputs.index("i", i)
@@ -152,9 +146,9 @@ async def transaction_at(
 
 async def receipt_at(
     request: Request,
-    chain: ChainName,
-    block: Block,
-    i: Position,
+    chain: ChainPath,
+    block: BlockPath,
+    i: IndexPath,
 ) -> Response:
     """The receipt at index `i` of a block."""
     position = inputs.index("i", i)
@@ -165,9 +159,9 @@ async def receipt_at(
 
 async def log_at(
     request: Request,
-    chain: ChainName,
-    block: Block,
-    i: Position,
+    chain: ChainPath,
+    block: BlockPath,
+    i: IndexPath,
 ) -> Response:
     """The log at index `i` of a block, counted over all its receipts."""
     position = inputs.index("i", i)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic.alias_generators import to_camel
 
@@ -13,6 +14,31 @@ from app.api.problems import PROBLEMS
 Hex = Annotated[str, Field(pattern="^0x([0-9a-f]{2})*$", description="Bytes as lower-case 0x-hex.")]
 Hash = Annotated[str, Field(pattern="^0x[0-9a-f]{64}$")]
 Decimal = Annotated[str, Field(pattern="^(0|[1-9][0-9]*)$", description="A decimal number as a string.")]
+
+
+def form(description: str, pattern: str, *examples: str) -> Any:
+    """A path parameter for the documentation: its pattern is shown, and enforced by `inputs` alone."""
+    return Path(description=description, examples=list(examples), json_schema_extra={"pattern": pattern})
+
+
+U64_TEXT = "^[0-9]{1,20}$"
+HEIGHT_TEXT = "^([0-9]{1,20}|0[xX][0-9a-fA-F]{1,16})$"
+ChainKeyPath = Annotated[str, form("Configured chain key, unsigned 64-bit decimal.", U64_TEXT, "1")]
+ChainPath = Annotated[str, form("Chain key or chain name.", "^([0-9]{1,20}|[a-z][a-z0-9-]*)$", "ethereum")]
+HeightPath = Annotated[str, form("Height, decimal or 0x-hex.", HEIGHT_TEXT, "1000004")]
+TxHashPath = Annotated[
+    str, form("Transaction hash, any case, 0x optional.", "^(0[xX])*[0-9a-fA-F]{64}$", "0x" + "ab" * 32)
+]
+BlockPath = Annotated[
+    str,
+    form(
+        "Block hash (64 hex digits, 0x optional), or height (decimal or 0x-hex).",
+        "^((0[xX])?[0-9a-fA-F]{64}|[0-9]{1,16}|0[xX][0-9a-fA-F]{1,14})$",
+        "22869878",
+    ),
+]
+IndexPath = Annotated[str, form("Decimal index from 0.", U64_TEXT, "0")]
+
 U64 = Annotated[int, Field(ge=0, le=2**64 - 1)]
 Exact = Annotated[int, Field(ge=0, le=2**53 - 1)]
 
@@ -138,6 +164,7 @@ class ChainStatus(_CamelBody):
     finalized: Exact | None
     anchors: ChainAnchors
     servable: bool
+    saturated: bool = False
     reasons: list[str]
 
 

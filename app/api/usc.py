@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
 
 import orjson
-from fastapi import FastAPI, Path, Request
+from fastapi import FastAPI, Request
 from starlette.responses import Response
 
 from app.api import conditional, inputs, second_opinion, wire
 from app.api.lobby import ChainFloor, FoundBlock
-from app.api.schemas import AttestedHeight, UscProof
+from app.api.schemas import AttestedHeight, ChainKeyPath, HeightPath, IndexPath, TxHashPath, UscProof
 from app.api.visit import visit_of
 from app.core.blocks import BlockRef
 from app.core.errors import AttestationsMissing
 from app.core.hexadecimal import to_hex
-
-ChainKey = Annotated[str, Path(description="Configured chain key, unsigned 64-bit decimal.", examples=["1"])]
 
 
 def add_routes(app: FastAPI) -> None:
@@ -54,9 +51,9 @@ def chain_in(request: Request) -> ChainFloor:
 
 async def proof_by_height(
     request: Request,
-    chain_key: ChainKey,
-    header_number: Annotated[str, Path(description="Height, decimal or 0x-hex.", examples=["1000004"])],
-    tx_index: Annotated[str, Path(description="Index of the transaction in its block.", examples=["0"])],
+    chain_key: ChainKeyPath,
+    header_number: HeightPath,
+    tx_index: IndexPath,
 ) -> Response:
     """Merkle proof of the ABI-encoded transaction and receipt in the block's binary tree, and the digest chain to an
     anchor.
@@ -75,8 +72,8 @@ async def proof_by_height(
 
 async def proof_by_transaction(
     request: Request,
-    chain_key: ChainKey,
-    tx_hash: Annotated[str, Path(description="Transaction hash, any case, 0x optional.", examples=["0x" + "ab" * 32])],
+    chain_key: ChainKeyPath,
+    tx_hash: TxHashPath,
 ) -> Response:
     """As by height. `cached` is true when no block had to be fetched for this answer."""
     wanted = inputs.tx_hash(tx_hash)
@@ -108,7 +105,7 @@ async def _answer(
     return conditional.answer(request, body, tag, conditional.ANCHORED)
 
 
-async def attested_height(request: Request, chain_key: ChainKey) -> Response:
+async def attested_height(request: Request, chain_key: ChainKeyPath) -> Response:
     """The newest height for which a proof can be asked, null while there is none. Always 200 for a configured chain."""
     body = orjson.dumps({"attestedHeight": chain_in(request).attested_height})
     return Response(body, headers={"Cache-Control": "no-store"}, media_type="application/json")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 import pytest
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope, Send
@@ -18,7 +21,8 @@ from app.api import problems
 from app.api.guard import MAX_BODY_BYTES, MAX_TARGET_BYTES, Guard, Limits
 from app.core.errors import ContentInvalid, Overloaded
 from app.core.hexadecimal import to_hex
-from tests.api.fakes import RecordedHouse
+from tests.api.fakes import RecordedHouse, anchored_chain, plain_chain
+from tests.api.serving import serving
 
 COMPATIBLE = "/api/v1/proof/2/1000004/0"
 SECRET = "https://node.example/v2/SECRET-KEY"
@@ -83,6 +87,8 @@ async def test_B72_oversized_paths_and_bodies(client: httpx2.AsyncClient, house:
     assert_problem(await client.get(native(house) + "?e=" + "1" * MAX_TARGET_BYTES), 413, "PayloadTooLarge")
     assert_problem(await client.post("/livez", content=b"x" * (MAX_BODY_BYTES + 1)), 413, "PayloadTooLarge")
     assert (await client.get("/api/v1/proof/2/" + "1" * MAX_TARGET_BYTES + "/0")).json()["code"] == "PayloadTooLarge"
+    stranger = await client.get("/api/v1/proof/3/" + "1" * MAX_TARGET_BYTES + "/0")
+    assert stranger.json()["code"] == "PayloadTooLarge", "nothing is read out of a path that is too long"
     assert house.by_name["modern"].looked_up == []
 
 
@@ -254,3 +260,37 @@ async def test_a_request_before_the_house_is_open_is_our_fault_and_says_nothing(
         assert (await client.get("/readyz")).json()["reasons"] == ["starting"]
         assert (await client.get("/health")).status_code == 503
         assert (await client.get("/api/v1/health")).status_code == 200
+
+
+TEMPLATES = (
+    "/api/v1/proof/{}/{}/{}",
+    "/api/v1/proof-by-tx/{}/{}",
+    "/api/v1/attested-height/{}",
+    "/api/v1/chains/{}",
+    "/api/v1/proofs/modern/transactions/{}",
+    "/api/v1/proofs/modern/logs/{}/{}",
+    "/api/v1/proofs/{}/blocks/{}/receipts/{}",
+    "/api/v1/proofs/modern/blocks/{}/logs/{}",
+    "/{}",
+)
+WORDS = st.one_of(
+    st.text(min_size=1, max_size=70),
+    st.integers(-(2**70), 2**70).map(str),
+    st.binary(min_size=32, max_size=32).map(bytes.hex),
+    st.sampled_from(["2", "11", "modern", "mainnet-early", "1000004", "0x10", "19426587", "0", ".", "..", "%", "\x00"]),
+)
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from(TEMPLATES), st.lists(WORDS, min_size=3, max_size=3), st.text(max_size=40))
+def test_B72_no_text_in_a_url_makes_a_fault(template: str, words: list[str], query: str) -> None:
+    path = template.format(*(quote(word, safe="") for word in words))
+
+    async def ask() -> httpx2.Response:
+        async with serving(RecordedHouse([plain_chain(), anchored_chain()])) as client:
+            return await client.get(f"{path}?finality={quote(query)}&{quote(query, safe='=&')}")
+
+    response = asyncio.run(ask())
+    assert response.status_code < 500, response.text
+    if response.status_code >= 400:
+        assert response.json()["code"] in problems.PROBLEMS

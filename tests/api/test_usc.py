@@ -155,6 +155,15 @@ async def test_B47_attested_height_decides_what_is_ready(client: httpx2.AsyncCli
     assert unknown.json()["message"] == "tx hash not found: 0x" + "00" * 32
 
 
+@pytest.mark.parametrize(("height", "code"), [(1000001, "BlockBeforeOrAtGenesis"), (1000021, "BlockNotReady")])
+async def test_by_hash_the_bounds_follow_once_the_position_is_known(
+    client: httpx2.AsyncClient, house: RecordedHouse, height: int, code: str
+) -> None:
+    block = (await chain_of(house).block(BlockRef(height=height))).block
+    response = await client.get(f"/api/v1/proof-by-tx/2/{to_hex(block.transaction_hash(0))}")
+    assert response.json()["code"] == code
+
+
 async def test_attested_height_is_null_where_there_is_none(client: httpx2.AsyncClient, house: RecordedHouse) -> None:
     assert (await client.get("/api/v1/attested-height/11")).content == b'{"attestedHeight":null}'
     chain = chain_of(house)
