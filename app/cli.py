@@ -13,8 +13,9 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from app import __version__, checker
+from app.api.visit import REQUEST_ID
 from app.core.hexadecimal import parse_hash, to_hex
-from app.house import demo_chains, prepare_logging
+from app.house import CannotStart, demo_chains, prepare_logging
 from app.serving import ask_once
 from app.serving import serve as run_server
 from app.settings import LoadedSettings, NoChainsConfigured, SettingsError, demo_settings, load_settings
@@ -75,8 +76,12 @@ def serve(
         "logging.level": log_level,
     }
     loaded, is_demo = _load(config, flags)
-    prepare_logging(loaded)
-    raise typer.Exit(run_server(loaded.settings, is_demo=is_demo))
+    prepare_logging(loaded, REQUEST_ID)
+    try:
+        code = run_server(loaded.settings, is_demo=is_demo)
+    except CannotStart as error:
+        _stop(f"copath: {error}", EXIT_REFUSED)
+    raise typer.Exit(code)
 
 
 @program.command()
@@ -97,8 +102,11 @@ def prove(
     if kind not in paths:
         _stop(f"--kind: must be one of {', '.join(paths)}", EXIT_CONFIGURATION)
     loaded, _ = _load(config, {"logging.level": "warning"})
-    prepare_logging(loaded)
-    status, body = asyncio.run(ask_once(loaded.settings, paths[kind], anchored=kind == "usc"))
+    prepare_logging(loaded, REQUEST_ID)
+    try:
+        status, body = asyncio.run(ask_once(loaded.settings, paths[kind], anchored=kind == "usc"))
+    except* CannotStart as errors:
+        _stop(f"copath: {errors.exceptions[0]}", EXIT_REFUSED)
     if status != 200:
         _stop(body.decode(), EXIT_REFUSED)
     typer.echo(body.decode())

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from app import __version__
@@ -38,7 +39,7 @@ from app.upstream.evm import EvmNode
 from app.upstream.posting import NodeLimits
 from app.upstream.single import SingleUpstream
 
-__all__ = ["House", "demo_chains", "demo_examples", "open_house", "prepare_logging", "watch_loop"]
+__all__ = ["CannotStart", "House", "demo_chains", "demo_examples", "open_house", "prepare_logging", "watch_loop"]
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +48,19 @@ _MIN_USEFUL_S = 0.5
 _MIN_USEFUL_SHARE = 0.15
 
 
-def prepare_logging(loaded: LoadedSettings) -> None:
-    """Routes every log line, then says what was configured: without secrets, and with what it does not do yet."""
+class CannotStart(Exception):
+    """Why nothing is served: one clear line, without a secret and without the places of secret files."""
+
+
+def prepare_logging(loaded: LoadedSettings, request_id: ContextVar[str | None]) -> None:
+    """Routes every log line, then says what was configured: without secrets, and with what it does not do yet.
+
+    Lines that are written while `request_id` is set carry it. From now on a fault that nobody catches is a line too."""
     settings = loaded.settings
-    configure_logging(settings.logging.level, settings.logging.format, secrets=secrets_of(settings))
+    configure_logging(
+        settings.logging.level, settings.logging.format, secrets=secrets_of(settings), request_id=request_id
+    )
+    install_fault_hooks(lambda source: None)  # nothing counts yet
     for warning in loaded.warnings:
         log.warning("configuration", extra={"detail": warning})
     for knob in loaded.not_in_force:
@@ -156,9 +166,7 @@ async def open_house(settings: Settings) -> AsyncIterator[House]:
     )
     metrics.start_time_seconds.set_to_current_time()
     async with AsyncExitStack() as parts:
-        builder = await parts.enter_async_context(
-            open_builder(settings.build.processes, metrics.builder_pool_breaks_total.inc)
-        )
+        builder = await _started_builder(settings, metrics, parts)
         chains = []
         for chain_settings in settings.chains:
             chain = _build_chain(chain_settings, settings, builder, metrics, parts)
@@ -191,6 +199,15 @@ def _build_door(settings: Settings, chains: Sequence[Chain]) -> Door:
 def _min_useful_s(settings: Settings) -> float:
     """With less than this left of its deadline a request is refused rather than begun: building and sending take some time."""
     return min(_MIN_USEFUL_S, _MIN_USEFUL_SHARE * settings.admission.request_timeout_secs)
+
+
+async def _started_builder(settings: Settings, metrics: Metrics, parts: AsyncExitStack) -> Builder:
+    opening = open_builder(settings.build.processes, metrics.builder_pool_breaks_total.inc)
+    try:
+        return await parts.enter_async_context(opening)
+    except Exception as error:  # whatever keeps a process from being started is not ours to list
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise CannotStart(f"build.processes: the processes that build blocks cannot be started: {reason}") from error
 
 
 def _build_chain(
