@@ -38,7 +38,7 @@ def require(good: object, reason: str, field: str = "", expected: Any = None, fo
         raise Refused(reason, field, expected, found, **at)
 
 
-def _strict(token: Any) -> Any:  # in an object no name twice; in a number no sign, fraction, exponent or 65th bit
+def _strict(token: Any) -> Any:  # an object's pairs: no name twice; an integer's text: no sign, no 65th bit
     if isinstance(token, str):
         require(token.isdecimal() and len(token) <= 20 and int(token) < 2**64, "MalformedField", "", "u64", token[:40])
         return int(token)
@@ -46,7 +46,7 @@ def _strict(token: Any) -> Any:  # in an object no name twice; in a number no si
     return fields
 
 
-_JSON = json.JSONDecoder(object_pairs_hook=_strict, parse_int=_strict, parse_float=_strict, parse_constant=_strict)
+_JSON = json.JSONDecoder(object_pairs_hook=_strict, parse_int=_strict)
 
 
 def _read(value: Any, shape: Any, where: str) -> Any:

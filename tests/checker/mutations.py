@@ -19,6 +19,7 @@ def _of_text(text: str) -> Iterator[object]:
     yield text[:-1]
     yield text[:-2]
     yield text.upper()
+    yield text[:2] + text[2:].upper()
     yield f" {text}"
     yield f"{text}\n"
     yield text.replace("0x", "0X")

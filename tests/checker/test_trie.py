@@ -214,6 +214,11 @@ def branch(**children: Any) -> list[Any]:
         b"\xf8\x07" + rlp.encode(leaf("20ab", b"abc"))[1:],  # a short list in the long form
         b"\xf9\x00\x2d" + rlp.encode(leaf("20ab"))[2:],  # a length with a leading zero
         b"\xc5\x82\x20\xab\x81\x05",  # a byte that should stand for itself
+        b"\xc7\x82\x20\xab\x84abc",  # an item that overruns its list
+        b"\xc8\x82\x20\xab\x83abc\x84",  # the same, behind all that is wanted
+        b"\xc9\x82\x20\xab\x83abc\x81\x05",
+        b"\xf9\x00\x48" + rlp.encode(leaf("20ab", b"v" * 67))[2:],  # a length with a leading zero
+        bytes([0x80 + 44]) + rlp.encode(leaf("20ab"))[1:],  # a string of what would be a leaf as a list
         b"\xc9\xb8\x02\x20\xab\x84abcd",  # a short string in the long form
         b"\xff" * 9,
         b"\xfb\xff\xff\xff\xff",
