@@ -101,7 +101,7 @@ class House:
         self.door = door
         self._builder = builder
         self._clock = clock
-        self._beat_at = time.monotonic()
+        self._beat_at = clock.now()
         metrics.before_scrape(self._publish_door)
 
     @property
@@ -112,7 +112,7 @@ class House:
     @property
     def heartbeat_age_s(self) -> float:
         """Seconds since the event loop last turned for us."""
-        return time.monotonic() - self._beat_at
+        return self.now() - self._beat_at
 
     @property
     def saturated(self) -> bool:
@@ -148,9 +148,9 @@ class House:
     async def beat(self) -> None:
         """Measures how late the event loop wakes up, until cancelled."""
         while True:
-            due = time.monotonic() + HEARTBEAT_S
+            due = self.now() + HEARTBEAT_S
             await asyncio.sleep(HEARTBEAT_S)
-            self._beat_at = time.monotonic()
+            self._beat_at = self.now()
             self.loop_lag_s = max(0.0, self._beat_at - due)
             self.metrics.event_loop_lag_seconds.observe(self.loop_lag_s)
 

@@ -1,7 +1,8 @@
 """Background loops, each with an owner that sees it die.
 
 A loop that raises is counted, reported as down, and started again after a growing pause; it never takes the house with it and it
-never vanishes in silence. Cancellation is the only way out.
+never vanishes in silence. Cancelling its owner is the only way out: a loop that raises a cancellation that nobody asked for has
+died like any other.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _LONGEST_PAUSE_S = 30.0
 
 @dataclass(slots=True)
 class Loop:
-    """One background loop. `up` is False between a death and the first progress after the restart."""
+    """One background loop. `up` is False between a death and the restart."""
 
     name: str
     up: bool = True
@@ -41,15 +42,36 @@ async def supervise(
         loop.up = True
         metrics.task_up.labels(loop.name).set(1)
         started = clock()
-        try:
-            await body()
-        except Exception as error:  # noqa: BLE001 - whatever killed the loop, it must be seen, counted and started again
-            metrics.unhandled_exceptions_total.labels("task").inc()
-            log.error("background loop died", extra={"task": loop.name, "error": type(error).__name__})
-        if clock() - started > _LONGEST_PAUSE_S:
-            pause_s = _FIRST_PAUSE_S
+        fault = await _fault_of(body)
         loop.up = False
         loop.deaths += 1
         metrics.task_up.labels(loop.name).set(0)
+        if fault is not None:
+            metrics.unhandled_exceptions_total.labels("task").inc()
+        _tell(loop, fault)
+        if clock() - started > _LONGEST_PAUSE_S:
+            pause_s = _FIRST_PAUSE_S
         await pause(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+async def _fault_of(body: Callable[[], Awaitable[None]]) -> BaseException | None:
+    """What ended the body, None when it returned. Raises when it is we who are cancelled."""
+    try:
+        await body()
+    except asyncio.CancelledError as cancelled:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        return cancelled  # of something that the body awaited
+    except Exception as fault:  # noqa: BLE001 - whatever killed the loop, it must be seen, counted and started again
+        return fault
+    return None
+
+
+def _tell(loop: Loop, fault: BaseException | None) -> None:
+    what = "background loop returned" if fault is None else "background loop died"
+    try:
+        log.error(what, extra={"task": loop.name, "error": None if fault is None else type(fault).__name__})
+    except Exception:  # noqa: BLE001 - a log that cannot be written must not end what restarts the loops
+        return

@@ -11,8 +11,7 @@ the house is left. A second signal ends the process at once, its builder process
     2          the configuration or the command line was refused (one line says why)
 
 A signal never shows as 143 or 130: being told to end and ending is success. Whoever supervises this process has to give it
-longer than lame_duck_secs + drain_secs + ENDING_S, and should send its signal to this process alone: builder processes that
-are signalled too (systemd's KillMode=control-group does that) cost a rebuilt pool in the middle of the drain.
+longer than lame_duck_secs + drain_secs + ENDING_S.
 """
 
 from __future__ import annotations

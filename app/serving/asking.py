@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from multiprocessing import resource_tracker
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.types import ASGIApp
@@ -35,28 +33,14 @@ async def lifespan(app: ASGIApp) -> AsyncIterator[dict[str, Any]]:
     async with asyncio.TaskGroup() as group:
         scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": state}
         group.create_task(_live(app, scope, to_app, tell), name="lifespan")
-        with _interrupts_kept_from_children():
-            await to_app.put({"type": "lifespan.startup"})
-            await started.wait()  # a startup that fails ends this with its group
+        await to_app.put({"type": "lifespan.startup"})
+        await started.wait()  # a startup that fails ends this with its group
         yield state
         await to_app.put({"type": "lifespan.shutdown"})
 
 
 async def _live(app: ASGIApp, scope: dict[str, Any], to_app: asyncio.Queue[dict[str, str]], tell: Any) -> None:
     await app(scope, to_app.get, tell)
-
-
-@contextmanager
-def _interrupts_kept_from_children() -> Iterator[None]:
-    """A Ctrl-C reaches every process of the terminal's group, but only this one has to act on it: children that are started
-    in here inherit that SIGINT is held back. Here it is delivered at the end."""
-    # Started now, as its start lets SIGINT through again.
-    resource_tracker.ensure_running()
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 async def until_anchored(house: House) -> bool:
