@@ -1,0 +1,108 @@
+"""The program as its users run it: one proof without a server, and its check offline."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sha3
+
+ROOT = Path(__file__).parent.parent
+RECEIPT = "0x7cdcd8a640dd62ae6a697b8f7ed682bb151ba5b6e1abbff56e57af1afd52cc86"
+BLOCK = "0x50985684c5e97edaf7a3f7e67ab3a74e21bcf18555ec7bfe4cef50f5464f63b5"
+SEPOLIA_TX = "0x1af706d8ddec53878afd281aa0f12a731f7425a3a6789932240750e2aaf296a4"
+
+
+def copath(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "app", *arguments],
+        cwd=ROOT,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+@pytest.fixture(scope="module")
+def receipt_proof() -> dict[str, Any]:
+    done = copath("prove", RECEIPT, "--chain", "samples-ethereum")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_prove_prints_a_proof_and_nothing_else(receipt_proof: dict[str, Any]) -> None:
+    assert (receipt_proof["kind"], receipt_proof["transactionHash"]) == ("receipt", RECEIPT)
+    assert receipt_proof["blockHash"] == BLOCK
+
+
+def test_verify_accepts_what_prove_printed(receipt_proof: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "proof.json"
+    file.write_text(json.dumps(receipt_proof))
+    done = copath("verify", str(file), "--block-hash", BLOCK)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"valid: receipt {receipt_proof['transactionIndex']} is in block 22869878")
+    assert copath("verify", stdin=json.dumps(receipt_proof)).returncode == 0
+
+
+def test_verify_refuses_another_block_a_flipped_byte_and_what_is_no_proof(receipt_proof: dict[str, Any]) -> None:
+    whole = json.dumps(receipt_proof)
+    other = copath("verify", "--block-hash", "0x" + "11" * 32, stdin=whole)
+    assert (other.returncode, other.stdout) == (1, "")
+    assert "refused" in other.stderr
+    value = receipt_proof["value"]
+    flipped = json.dumps(receipt_proof | {"value": value[:-1] + ("0" if value[-1] != "0" else "1")})
+    assert copath("verify", stdin=flipped).returncode == 1
+    for text in ("", "[]", "{}", "no json", '{"continuityProof": 1}'):
+        done = copath("verify", stdin=text)
+        assert done.returncode in (1, 2)
+        assert "Traceback" not in done.stderr
+
+
+def test_a_usc_proof_is_verified_under_a_named_anchor() -> None:
+    done = copath("prove", SEPOLIA_TX, "--chain", "2", "--kind", "usc")
+    assert done.returncode == 0, done.stderr
+    body = json.loads(done.stdout)
+    assert "anchor" in copath("verify", stdin=done.stdout).stderr
+    # The anchor's digest, recomputed here from the proof itself: whether it is an anchor is what its user knows.
+    digest = bytes.fromhex(body["continuityProof"]["lowerEndpointDigest"][2:])
+    height = body["headerNumber"] - 1
+    for root in body["continuityProof"]["roots"]:
+        height += 1
+        digest = sha3.keccak_256(height.to_bytes(8, "big") + bytes.fromhex(root[2:]) + digest).digest()
+    anchor = ("--anchor-height", str(height), "--anchor-digest", "0x" + digest.hex())
+    assert copath("verify", *anchor, stdin=done.stdout).returncode == 0
+    wrong = ("--anchor-height", str(height), "--anchor-digest", "0x" + "22" * 32)
+    assert copath("verify", *wrong, stdin=done.stdout).returncode == 1
+
+
+def test_prove_says_in_one_line_why_not() -> None:
+    unknown = copath("prove", "0x" + "ab" * 32, "--chain", "samples-ethereum")
+    assert unknown.returncode == 1
+    assert json.loads(unknown.stderr)["code"] == "TxHashNotFound"
+    kind = copath("prove", RECEIPT, "--chain", "samples-ethereum", "--kind", "uncle")
+    assert (kind.returncode, kind.stdout) == (2, "")
+    assert kind.stderr.count("\n") == 1
+
+
+def test_version_and_help_need_no_configuration() -> None:
+    assert copath("--version").stdout.strip()
+    assert "serve" in copath("--help").stdout
+
+
+def test_a_configuration_error_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        "chains:\n  - chain_key: 1\n    eth_rpc_url: https://user:sesame@node.example.org/v3/hidden\n    colour: red\n"
+    )
+    done = copath("serve", "--config", str(file))
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "colour" in done.stderr
+    assert "sesame" not in done.stderr
+    assert "hidden" not in done.stderr
