@@ -1,210 +1,315 @@
-"""Turning bodies into blocks, off the event loop: a pool of processes, or, where there is none, a thread.
+"""Where blocks are built: worker processes, so that hashing thousands of leaves never stops the event loop.
 
-Raw bodies go into a worker process and packed bytes come out; what is wrong with a block crosses as a value. Workers are
-started by a fork server, never forked from this process, which has threads. A build that was begun is waited for whatever
-becomes of the caller, so that whoever holds a permit for it holds it until the work has truly ended (F7).
+Raw bodies go in, one packed `bytes` comes out, errors cross as values. Each worker is a pool of one process of its own: a
+worker that is killed takes one job with it and nothing else, and a job is handed over only when a worker is free for it.
+
+A build ends when its work has ended, not when its caller loses patience: `build` returns or raises only then, so that the
+permit its caller holds counts what really runs (F7). A job whose worker died is given to a fresh worker once. Three deaths
+within a minute make the builder unhealthy for good: liveness then fails on purpose and the process is replaced.
+
+Workers are forked from a clean server process (forkserver), never from this one with its threads and locks. They outlive
+nothing: when this process dies, however it dies, they exit.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import multiprocessing
-import os
-import sys
+import pickle
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import asynccontextmanager
-from pathlib import Path
-from types import ModuleType
-from typing import TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, Self, TypeVar
 
-from app.core.block_building import build, build_packed
-from app.core.errors import ContentInvalid, ProofError, RpcUnavailable
-from app.core.provable_block import BuildRequest, ProvableBlock, unpack
+from app.chain.cpus import usable_cpus
+from app.chain.worker import Worker, build, build_packed, import_core, preload
+from app.core.errors import ContentInvalid, Draining, Internal, Overloaded, ProofError
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from app.core.provable_block import BuildRequest, ProvableBlock
 
-log = logging.getLogger(__name__)
+Q = TypeVar("Q")
+V = TypeVar("V")
 
-BREAKS_TOLERATED = 3
-"""So many broken pools within `BREAKS_WINDOW_S` and the process is no longer trusted to mend itself."""
+_log = logging.getLogger(__name__)
 
-BREAKS_WINDOW_S = 60.0
-
-CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
-
-
-def work(request: BuildRequest) -> bytes | ContentInvalid | ProofError:
-    """What a worker process does. Expected errors are returned, not raised: an exception with required arguments does not
-    survive the pickling of a traceback."""
-    try:
-        return build_packed(request)
-    except (ContentInvalid, ProofError) as error:
-        return error.with_traceback(None)
+BREAKS_ALLOWED = 2
+BREAK_WINDOW_S = 60.0
+JOB_LIMIT_S = 60.0
+"""A job that runs this long will not end: its worker is killed. Far above the largest block (about a second)."""
 
 
-def warm_up() -> int:
-    """Keeps a worker busy for a moment, so that the pool starts all of them; by then everything is imported."""
-    time.sleep(0.02)
-    return os.getpid()
+def open_builder(
+    processes: int | Literal["auto"], on_break: Callable[[], object] = lambda: None
+) -> ProcessBuilder[BuildRequest, ProvableBlock] | CooperativeBuilder[BuildRequest, ProvableBlock]:
+    """The block builder of this process, to be entered: `auto` takes the CPU quota, 0 builds in a thread of this process.
+
+    `on_break` is called whenever a worker process was lost.
+    """
+    if processes == 0:
+        return CooperativeBuilder(build)
+    count = min(usable_cpus(), 16) if processes == "auto" else processes
+    return ProcessBuilder(count, build_packed, _unpack, initializer=import_core, on_break=on_break)
 
 
-class ProcessBuilder:
-    """Implements the chain's `Builder` over worker processes."""
+def _unpack(data: bytes) -> ProvableBlock:
+    from app.core.provable_block import unpack
+
+    return unpack(data)
+
+
+class _Job(Generic[Q, V]):
+    """One build. `started` is set by the worker's task: from then on its caller waits for the end whatever happens."""
+
+    __slots__ = ("outcome", "request", "started")
+
+    def __init__(self, request: Q) -> None:
+        self.request = request
+        self.started = False
+        self.outcome: asyncio.Future[V] = asyncio.get_running_loop().create_future()
+
+    def withdraw(self) -> bool:
+        """Its caller leaves: true when the job had not begun, and now never will."""
+        return not self.started and self.outcome.cancel()
+
+
+class ProcessBuilder(Generic[Q, V]):
+    """Builds in worker processes. `work(request)` runs there and returns bytes that `unpack` turns into the value here.
+
+    `work` and `initializer` must be importable functions. Use as `async with`; entering starts every worker and returns
+    when each has run `initializer`. Requires processes >= 1.
+    """
 
     def __init__(
         self,
         processes: int,
+        work: Callable[[Q], bytes],
+        unpack: Callable[[bytes], V],
         *,
-        on_break: Callable[[], None] = lambda: None,
-        job: Callable[[BuildRequest], bytes | ContentInvalid | ProofError] = work,
+        initializer: Callable[[], None] | None = None,
+        on_break: Callable[[], object] = lambda: None,
+        job_limit_s: float = JOB_LIMIT_S,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Requires processes >= 1."""
-        self.processes = processes
-        self._job = job
+        if processes < 1:
+            raise ValueError(f"at least one process is needed, not {processes}")
+        self._work = work
+        self._unpack = unpack
         self._on_break = on_break
+        self._job_limit_s = job_limit_s
         self._now = now
-        self._breaks: deque[float] = deque(maxlen=BREAKS_TOLERATED)
-        self._pool = self._new_pool()
-        self._running = 0
+        self._workers = [Worker(initializer) for _ in range(processes)]
+        self._tasks: list[asyncio.Task[None]] = []  # one a worker, its owner
+        self._busy: set[Worker] = set()
+        self._jobs: asyncio.Queue[_Job[Q, V] | None] = asyncio.Queue()
+        self._lately: deque[float] = deque(maxlen=BREAKS_ALLOWED + 1)
+        self._closing = False
+        self.breaks = 0
+        self.healthy = True
 
     def __repr__(self) -> str:
-        return f"<ProcessBuilder {self._running} running, {self.processes} processes, {len(self._breaks)} breaks>"
+        return (
+            f"<ProcessBuilder {len(self._busy)}/{len(self._workers)} busy, {self._jobs.qsize()} waiting, "
+            f"{self.breaks} breaks>"
+        )
 
     @property
-    def healthy(self) -> bool:
-        """False once the workers died too often lately."""
-        lately = [at for at in self._breaks if self._now() - at < BREAKS_WINDOW_S]
-        return len(lately) < BREAKS_TOLERATED
+    def processes(self) -> int:
+        return len(self._workers)
 
-    async def start(self) -> None:
-        """Starts every worker and waits for it. Raises OSError or `BrokenProcessPool` when they cannot run."""
-        started = [asyncio.wrap_future(_submit(self._pool, warm_up)) for _ in range(self.processes)]
-        await asyncio.gather(*started)
+    @property
+    def pids(self) -> list[int]:
+        """The worker processes now alive, as far as is known."""
+        return [worker.pid for worker in self._workers if worker.pid is not None]
 
-    async def build(self, request: BuildRequest) -> ProvableBlock:
-        """As the port says. A worker that dies takes its job with it: a new pool does it once more, then `RpcUnavailable`."""
-        self._running += 1
+    async def __aenter__(self) -> Self:
+        preload()
+        starts = [asyncio.get_running_loop().run_in_executor(None, worker.open) for worker in self._workers]
         try:
-            for last in (False, True):
-                pool = self._pool
-                try:
-                    outcome = await _to_the_end(_submit(pool, self._job, request))
-                except BrokenProcessPool:
-                    self._replace(pool)
-                    if last:
-                        raise RpcUnavailable("the block could not be built: its worker died twice; retry") from None
-                    continue
-                if isinstance(outcome, bytes):
-                    return unpack(outcome)
-                raise outcome
-            raise AssertionError("the last attempt returns or raises")
+            await _to_end(asyncio.gather(*starts))
+        except BaseException:
+            await asyncio.gather(*starts, return_exceptions=True)
+            await self._close_workers()
+            raise
+        self._tasks = [
+            asyncio.create_task(self._serve(worker), name=f"builder-{number}")
+            for number, worker in enumerate(self._workers)
+        ]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def build(self, request: Q) -> V:
+        """Raises `ContentInvalid` or `ProofError` as `work` did, `Overloaded` when its worker was lost twice, `Internal` when
+        `work` crashed, `Draining` once closed. A caller that is cancelled gets its cancellation when the work has ended."""
+        if self._closing or not self._tasks:
+            raise Draining("the block builders are not running")
+        job: _Job[Q, V] = _Job(request)
+        self._jobs.put_nowait(job)
+        return await _to_end(job.outcome, withdraw=job.withdraw)
+
+    async def aclose(self) -> None:
+        """Ends the workers, without waiting for the builds they are in: those raise `Draining`."""
+        self._closing = True
+        while not self._jobs.empty():
+            job = self._jobs.get_nowait()
+            if job is not None and not job.outcome.done():
+                job.outcome.set_exception(Draining("this server is shutting down"))
+        for worker in self._busy:
+            worker.kill()
+        for _ in self._tasks:
+            self._jobs.put_nowait(None)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _close_workers(self) -> None:
+        loop = asyncio.get_running_loop()
+        await _to_end(asyncio.gather(*(loop.run_in_executor(None, worker.close) for worker in self._workers)))
+
+    async def _serve(self, worker: Worker) -> None:
+        """One worker's life. Whatever ends it, the job at hand is told and the process is gone."""
+        job: _Job[Q, V] | None = None
+        try:
+            while (job := await self._jobs.get()) is not None:
+                if not job.outcome.done():  # done: its caller left while it waited
+                    job.started = True
+                    self._busy.add(worker)
+                    await self._carry_out(worker, job)
+                    self._busy.discard(worker)
         finally:
-            self._running -= 1
+            if worker in self._busy:
+                worker.kill()
+                self._busy.discard(worker)
+            await _to_end(asyncio.get_running_loop().run_in_executor(None, worker.close))
+            if job is not None and not job.outcome.done():
+                job.outcome.set_exception(Draining("this server is shutting down"))
 
-    async def aclose(self) -> None:
-        """Ends the workers, after the jobs they are in."""
-        await asyncio.to_thread(self._pool.shutdown, wait=True, cancel_futures=True)
+    async def _carry_out(self, worker: Worker, job: _Job[Q, V]) -> None:
+        try:
+            try:
+                kind, data = await self._run(worker, job.request)
+            except BrokenProcessPool:
+                self._note_break()
+                kind, data = await self._run(worker, job.request)
+            job.outcome.set_result(self._value(kind, data))
+        except BrokenProcessPool:
+            self._note_break()
+            job.outcome.set_exception(Overloaded("the block builder was lost; retry", reason="builder_lost"))
+        except _HungError:
+            self._note_break()
+            job.outcome.set_exception(Overloaded("the block took too long to build", reason="builder_hung"))
+        except (ContentInvalid, ProofError) as error:
+            job.outcome.set_exception(error)
+        except Exception:  # noqa: BLE001 - a job must end, whatever went wrong with it, and its worker serve the next
+            _log.exception("a build could not be carried out")
+            job.outcome.set_exception(Internal("the block could not be built"))
 
-    def _new_pool(self) -> ProcessPoolExecutor:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["app.core.block_building"])
-        return ProcessPoolExecutor(self.processes, mp_context=context)
+    async def _run(self, worker: Worker, request: Q) -> tuple[str, bytes]:
+        """One try at a job, on a fresh worker if need be. Raises `BrokenProcessPool` or `_HungError` with the worker closed."""
+        loop = asyncio.get_running_loop()
+        try:
+            if not worker.is_open:
+                await _to_end(loop.run_in_executor(None, worker.open))
+            return await self._answer(worker, asyncio.wrap_future(worker.submit(self._work, request)))
+        except (BrokenProcessPool, _HungError):
+            await _to_end(loop.run_in_executor(None, worker.close))
+            if self._closing:
+                raise Draining("this server is shutting down") from None
+            raise
 
-    def _replace(self, broken: ProcessPoolExecutor) -> None:
-        """Every job of a broken pool fails; the first to see it replaces the pool, the others find the new one."""
-        if broken is not self._pool:
-            return
-        self._breaks.append(self._now())
+    async def _answer(self, worker: Worker, future: asyncio.Future[tuple[str, bytes]]) -> tuple[str, bytes]:
+        future.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # retrieved, whoever waits
+        if self._closing:  # it came up while the others were told to end
+            worker.kill()
+        done, _ = await asyncio.wait({future}, timeout=self._job_limit_s)
+        if not done:
+            worker.kill()
+            await asyncio.wait({future})
+            raise _HungError
+        return future.result()
+
+    def _value(self, kind: str, data: bytes) -> V:
+        if kind == "built":
+            return self._unpack(data)
+        if kind == "error":
+            raise pickle.loads(data)  # noqa: S301 - these bytes were made by our own worker
+        _log.error("a build crashed in its worker", extra={"trace": data.decode(errors="replace")})
+        raise Internal("the block could not be built")
+
+    def _note_break(self) -> None:
+        self.breaks += 1
+        self._lately.append(self._now())
+        if len(self._lately) > BREAKS_ALLOWED and self._lately[-1] - self._lately[0] < BREAK_WINDOW_S:
+            self.healthy = False
+        _log.warning("a builder process was lost", extra={"breaks": self.breaks, "healthy": self.healthy})
         self._on_break()
-        log.error("a block builder died; its pool is replaced", extra={"processes": self.processes})
-        self._pool = self._new_pool()
-        broken.shutdown(wait=False, cancel_futures=True)
 
 
-class ThreadBuilder:
-    """Implements the chain's `Builder` in this process, one block at a time: for places where processes cannot be had. The event
-    loop shares the interpreter with it: builds cost latency there, which the process pool avoids."""
+class CooperativeBuilder(Generic[Q, V]):
+    """Builds in one thread of this process: for machines with a single processor, and for tests.
 
-    processes = 0
-    healthy = True
+    The interpreter's lock is shared with the event loop, which runs on between the thread's turns. One thread, because more
+    would not build faster.
+    """
 
-    def __init__(self, job: Callable[[BuildRequest], ProvableBlock] = build) -> None:
-        self._job = job
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="builder")
+    def __init__(self, work: Callable[[Q], V]) -> None:
+        self._work = work
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="builder")
+        self._closing = False
+        self.processes = 0
+        self.breaks = 0
+        self.healthy = True
 
-    async def build(self, request: BuildRequest) -> ProvableBlock:
-        """As the port says."""
-        return await _to_the_end(self._pool.submit(self._job, request))
+    def __repr__(self) -> str:
+        return "<CooperativeBuilder>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def build(self, request: Q) -> V:
+        """As `ProcessBuilder.build`; there is no worker to lose."""
+        if self._closing:
+            raise Draining("this server is shutting down")
+        running = self._thread.submit(self._work, request)
+        try:
+            return await _to_end(asyncio.wrap_future(running), withdraw=running.cancel)
+        except (ContentInvalid, ProofError):
+            raise
+        except Exception as error:
+            _log.exception("a build crashed")
+            raise Internal("the block could not be built") from error
 
     async def aclose(self) -> None:
-        """Waits for the build under way."""
-        await asyncio.to_thread(self._pool.shutdown, wait=True, cancel_futures=True)
+        """Waits for the builds accepted so far: a thread cannot be stopped."""
+        self._closing = True
+        await _to_end(asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown))
 
 
-def _submit(pool: ProcessPoolExecutor, job: Callable[..., T], *arguments: object) -> Future[T]:
-    """Hands a job to the pool, which may start a worker for it.
+class _HungError(Exception):
+    """A job ran into its limit and its worker was killed."""
 
-    A new worker imports what `__main__` is, to be able to unpickle what is defined there: for a server that is the whole web
-    framework, in every worker. Our jobs are defined elsewhere, so the worker is shown an empty `__main__`.
+
+async def _to_end(future: asyncio.Future[V], withdraw: Callable[[], bool] = lambda: False) -> V:
+    """The future's outcome, and never before it is there: a cancellation waits until then and is raised afterwards.
+
+    `withdraw` is asked first, and says whether the work had not begun and now never will: then there is nothing to await.
     """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        return pool.submit(job, *arguments)
-    finally:
-        sys.modules["__main__"] = main
-
-
-async def _to_the_end(job: Future[T]) -> T:
-    """The job's outcome. A cancelled caller waits until a job that was begun has ended, and only then is cancelled."""
-    waiting = asyncio.wrap_future(job)
-    try:
-        return await asyncio.shield(waiting)
-    except asyncio.CancelledError:
-        if not job.cancel():
-            while not waiting.done():
-                try:
-                    await asyncio.wait([waiting])
-                except asyncio.CancelledError:
-                    continue  # cancelled once more: the work still has to end first
-            if not waiting.cancelled():
-                waiting.exception()
-        raise
-
-
-def processes_for(wanted: int | str) -> int:
-    """How many worker processes: as configured, or for `auto` what the CPU quota leaves beside the event loop, at least one."""
-    if wanted != "auto":
-        return int(wanted)
-    return max(1, min(8, int(_cpus())))
-
-
-def _cpus() -> float:
-    """CPUs this process may use: its affinity, and the quota of its control group (v2) where that is less."""
-    usable = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    try:
-        quota, period = CPU_MAX.read_text().split()
-        return usable if quota == "max" else min(usable, int(quota) / int(period))
-    except (OSError, ValueError, ZeroDivisionError):
-        return usable
-
-
-@asynccontextmanager
-async def open_builder(
-    wanted: int | str, on_break: Callable[[], None]
-) -> AsyncIterator[ProcessBuilder | ThreadBuilder]:
-    """A started builder; its workers have ended when the block is left. `wanted` is `auto` or a number, 0 for none."""
-    processes = processes_for(wanted)
-    builder = ThreadBuilder() if processes == 0 else ProcessBuilder(processes, on_break=on_break)
-    try:
-        if isinstance(builder, ProcessBuilder):
-            await builder.start()
-        yield builder
-    finally:
-        await builder.aclose()
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait({future})
+        except asyncio.CancelledError as error:
+            if withdraw():
+                raise
+            cancelled = error
+    if cancelled is not None:
+        if not future.cancelled():
+            future.exception()  # retrieved
+        raise cancelled
+    return future.result()

@@ -1,0 +1,154 @@
+"""One worker process: what runs in it, and how this process starts, feeds and ends it.
+
+Workers import this module and the core, nothing of the web. Each is the only process of its own pool.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+import types
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from app.core.errors import ContentInvalid, ProofError
+
+if TYPE_CHECKING:
+    from app.core.provable_block import BuildRequest, ProvableBlock
+
+Q = TypeVar("Q")
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_STARTING = threading.Lock()
+
+# --- there ----------------------------------------------------------------------------------------------------------
+
+
+def import_core() -> None:
+    """The initializer of block builders."""
+    import app.core.block_building  # noqa: F401 - paid for before the first request
+
+
+def build(request: BuildRequest) -> ProvableBlock:
+    """`core.block_building.build`, imported where it runs."""
+    from app.core.block_building import build
+
+    return build(request)
+
+
+def build_packed(request: BuildRequest) -> bytes:
+    """A checked block as one `bytes`: the work of block builders."""
+    return build(request).pack()
+
+
+def _begin() -> None:
+    """A worker leaves stopping to its parent: signals for the whole process group must not break builds in flight."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    threading.Thread(target=_follow_parent, name="follow-parent", daemon=True).start()
+
+
+def _follow_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _prepare(initializer: Callable[[], None] | None) -> int:
+    if initializer is not None:
+        initializer()
+    return os.getpid()
+
+
+def _perform(work: Callable[[Q], bytes], request: Q) -> tuple[Literal["built", "error", "crash"], bytes]:
+    """One job. Only plain bytes cross back: an error that cannot be unpickled would break the pool."""
+    try:
+        return "built", work(request)
+    except (ContentInvalid, ProofError) as error:
+        return "error", pickle.dumps(error)
+    except BaseException:  # noqa: BLE001 - SystemExit too would be raised again over there, and end the whole program
+        return "crash", traceback.format_exc().encode()
+
+
+# --- here -----------------------------------------------------------------------------------------------------------
+
+
+class Worker:
+    """One worker process, through a pool of one. Owned by one task of the builder; replaced, never repaired."""
+
+    def __init__(self, initializer: Callable[[], None] | None) -> None:
+        self._initializer = initializer
+        self._executor: ProcessPoolExecutor | None = None
+        self.pid: int | None = None
+
+    def open(self) -> None:
+        """Starts the process and waits until it is ready: blocks, for a thread.
+
+        Raises what the initializer raised, `BrokenProcessPool` when there can be no process.
+        """
+        executor = ProcessPoolExecutor(1, mp_context=_CONTEXT, initializer=_begin)
+        try:
+            with _STARTING, _without_main():
+                ready = executor.submit(_prepare, self._initializer)
+            self.pid = ready.result()
+        except (OSError, EOFError) as error:
+            executor.shutdown(wait=False)
+            raise BrokenProcessPool("no worker process can be started") from error
+        except BaseException:
+            executor.shutdown(wait=False)
+            raise
+        _close_result_writer(executor)
+        self._executor = executor
+
+    @property
+    def is_open(self) -> bool:
+        return self._executor is not None
+
+    def submit(self, work: Callable[[Q], bytes], request: Q) -> Future[tuple[str, bytes]]:
+        if self._executor is None:
+            raise BrokenProcessPool("no worker process")
+        return self._executor.submit(_perform, work, request)
+
+    def kill(self) -> None:
+        if self.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Ends the process and waits for that: blocks, for a thread."""
+        executor, self._executor, self.pid = self._executor, None, None
+        if executor is not None:
+            executor.shutdown(wait=True)
+
+
+def preload() -> None:
+    """Workers are forked from a server that has imported what they need; without effect once that server runs."""
+    _CONTEXT.set_forkserver_preload(["app.chain.worker", "app.core.block_building"])
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """Hides the program's main module from a worker being started, which would import it: the whole web stack."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _close_result_writer(executor: ProcessPoolExecutor) -> None:
+    """Closes this process's copy of the pipe's end into which only the worker writes.
+
+    While it is open, a worker killed in the middle of a result leaves the pool reading for ever, and the job without an end.
+    """
+    executor._result_queue._writer.close()  # type: ignore[attr-defined]
