@@ -1,0 +1,114 @@
+"""What cannot start says why in one line, without a stack and without a secret, and ends with a code that is not 0."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.serving.conftest import Certificate, make_certificate
+from tests.serving.process import Program, configuration, start
+
+CANARY = "C4n4ryS3cr3t"
+URL = f"http://user:{CANARY}@127.0.0.1:1/{CANARY}?k={CANARY}"
+
+
+async def refusal(folder: Path, config: dict[str, Any], code: int, **more: Any) -> str:
+    """The one line of a start that fails with `code`."""
+    program: Program = start(folder, config, **more)
+    assert await program.ended() == code, program.said
+    assert program.out.read_text() == ""
+    assert CANARY not in program.said
+    assert "Traceback" not in program.said
+    assert [event for event in program.events if event["level"] in ("error", "critical")] == []
+    await program.leaves_nobody_behind()
+    (line,) = program.plain_lines
+    assert line.startswith("copath: ")
+    return line.removeprefix("copath: ")
+
+
+async def test_an_address_in_use(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        line = await refusal(tmp_path, configuration(URL, bind_port=port), 1)
+    assert line == f"cannot listen on 127.0.0.1:{port}: Address already in use"
+
+
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [
+        ("192.0.2.1", "Cannot assign requested address"),  # RFC 5737: nobody's
+        ("no.such.host.invalid", ""),  # the resolver's own words
+        ("a..b", "no such address"),
+    ],
+)
+async def test_an_address_that_is_not_here(tmp_path: Path, host: str, reason: str) -> None:
+    line = await refusal(tmp_path, configuration(URL, bind_host=host), 1)
+    assert line.startswith(f"cannot listen on {host}:0: {reason}")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"bind_prt": 1},
+        {"admission": {"max_in_flight_requests": 0}},
+        {"shutdown": {"lame_duck_secs": 0, "drain_secs": 1}},
+        {"chains": [{"chain_key": 1, "eth_rpc_url": URL, "anchors": {"source": "nowhere"}}]},
+        {"chains": [{"chain_key": 1, "eth_rpc_url": f"gopher://{CANARY}@x/{CANARY}"}]},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+async def test_settings_that_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    line = await refusal(tmp_path, configuration(URL, **change), 2)
+    assert str(tmp_path / "config.yaml") in line
+
+
+@pytest.mark.parametrize("name", ["PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"])
+async def test_B62_metrics_of_several_processes_are_refused(tmp_path: Path, name: str) -> None:
+    metrics = tmp_path / "metrics"
+    metrics.mkdir()
+    line = await refusal(tmp_path, configuration(URL), 2, environ={name: str(metrics)})
+    assert line.startswith(f"{name}: must not be set")
+    assert list(metrics.iterdir()) == []
+
+
+async def test_builders_that_cannot_start(tmp_path: Path) -> None:
+    # Every process that the program starts is then one that ends at once.
+    broken = "import multiprocessing; multiprocessing.set_executable('/bin/false')"
+    program = start(tmp_path, configuration(URL), prelude=broken)
+    assert await program.ended() == 1
+    assert "Traceback" not in program.said
+    lines = [line for line in program.plain_lines if line.startswith("copath: ")]
+    assert len(lines) == 1
+    assert lines[0].startswith("copath: build.processes: the processes that build blocks cannot be started: ")
+    await program.leaves_nobody_behind()
+
+
+@pytest.mark.parametrize("key", ["certificate", "private_key"])
+@pytest.mark.parametrize(("place", "reason"), [("missing.pem", "No such file or directory"), (".", "Is a directory")])
+async def test_tls_files_that_cannot_be_read(
+    tmp_path: Path, certificate: Certificate, key: str, place: str, reason: str
+) -> None:
+    tls = {**certificate.settings, key: str(tmp_path / place)}
+    assert await refusal(tmp_path, configuration(URL, tls=tls), 1) == f"tls.{key} cannot be read: {reason}"
+
+
+async def test_tls_files_that_do_not_belong_together(tmp_path: Path, certificate: Certificate) -> None:
+    other = make_certificate(tmp_path / "other")
+    tls = {**certificate.settings, "private_key": str(other.private_key)}
+    line = await refusal(tmp_path, configuration(URL, tls=tls), 1)
+    assert line == "tls.certificate and tls.private_key cannot be used: key values mismatch"
+
+
+async def test_tls_files_that_are_no_pem(tmp_path: Path, certificate: Certificate) -> None:
+    certificate.certificate.write_text("no certificate")
+    line = await refusal(tmp_path, configuration(URL, tls=certificate.settings), 1)
+    assert line.startswith("tls.certificate and tls.private_key cannot be used: ")
+
+
+async def test_an_encrypted_key_does_not_ask_the_terminal(tmp_path: Path) -> None:
+    encrypted = make_certificate(tmp_path / "encrypted", "-passout", f"pass:{CANARY}")
+    line = await refusal(tmp_path, configuration(URL, tls=encrypted.settings), 1)
+    assert line == "tls.private_key is encrypted; it must not be"
