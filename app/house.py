@@ -253,7 +253,10 @@ def _build_upstream(chosen: ChainSettings, metrics: Metrics, parts: AsyncExitSta
 
 def _build_node(chosen: UpstreamSettings, chain: ChainSettings, metrics: Metrics) -> EvmNode:
     url = str(chosen.url)
-    transport = demo_transport(url) if url.startswith("demo:") else None
+    try:
+        transport = demo_transport(url) if url.startswith("demo:") else None
+    except ValueError as error:
+        raise CannotStart(f"chain {chain.name}: {error}") from None
     return EvmNode(
         chosen.name,
         url,

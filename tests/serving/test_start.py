@@ -65,6 +65,11 @@ async def test_settings_that_are_refused(tmp_path: Path, change: dict[str, Any])
     assert str(tmp_path / "config.yaml") in line
 
 
+async def test_a_chain_that_the_demo_does_not_have(tmp_path: Path) -> None:
+    line = await refusal(tmp_path, configuration("demo://nowhere"), 1)
+    assert line.startswith("chain chain: the demo has no chain of that name; it has mainnet-early, ")
+
+
 @pytest.mark.parametrize("name", ["PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"])
 async def test_B62_metrics_of_several_processes_are_refused(tmp_path: Path, name: str) -> None:
     metrics = tmp_path / "metrics"
