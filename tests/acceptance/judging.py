@@ -71,7 +71,7 @@ def transaction_hashes(record: Record) -> list[str]:
     listed = record["block"].get("transactions") or []
     found = [entry if isinstance(entry, str) else entry["hash"] for entry in listed]
     if not found:
-        found = [receipt["transactionHash"] for receipt in record["receipts"] or []]
+        found = [receipt["transactionHash"] for receipt in record.get("receipts") or []]
     return [entry.lower() for entry in found]
 
 

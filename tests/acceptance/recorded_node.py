@@ -45,6 +45,8 @@ class RecordedChain:
         self.holds: dict[str, threading.Event] = {}
         self.answers: dict[str, Callable[[tuple[Any, ...]], Any]] = {}
         """Methods that a test answers itself; raise `Refusal` for an error."""
+        self.pruned = False
+        """Whether receipts that were not recorded are said to be pruned; otherwise the answer for them is null."""
         self.finalized: int | None = None
         """The height under `finalized` and `safe`; the head where it is None."""
         self._records: dict[str, Record] = {}
@@ -62,7 +64,7 @@ class RecordedChain:
 
     def add(self, record: Record, height: int | None = None) -> None:
         """Puts a block on the chain: the newest one given for a height is the canonical one."""
-        block, receipts = record["block"], record["receipts"]
+        block, receipts = record["block"], record.get("receipts")
         name = str(block["hash"]).lower()
         self._records[name] = record
         self._blocks[name] = json.dumps(block).encode()
@@ -173,6 +175,8 @@ class RecordedChain:
         if isinstance(place, dict):
             place = place.get("blockHash")
         name = self._named(place) if isinstance(place, str) and len(place) == 66 else self._at(place, whole=True)
+        if name is not None and self.pruned and self._receipts[name] == _NULL:
+            raise Refusal(4444, "pruned history unavailable")
         return _NULL if name is None else self._receipts[name]
 
     def _transaction(self, tx_hash: str) -> bytes:
@@ -191,7 +195,7 @@ class RecordedChain:
 
     def _receipt(self, tx_hash: str) -> bytes:
         for receipt in (
-            self._records[self._positions[tx_hash][0]]["receipts"] or [] if tx_hash in self._positions else []
+            self._records[self._positions[tx_hash][0]].get("receipts") or [] if tx_hash in self._positions else []
         ):
             if receipt["transactionHash"].lower() == tx_hash:
                 return json.dumps(receipt).encode()

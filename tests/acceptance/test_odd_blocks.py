@@ -51,7 +51,9 @@ def _serving(node: RecordedNode, paths: list[Path]) -> Iterator[OneBlockChains]:
         record = load(path)
         name = label(path)
         keys[name], ids[name] = key, record["chainId"] or UNNAMED_CHAIN_ID
-        node.chains[f"odd-{name.replace('/', '-')}"] = RecordedChain(ids[name], [record])
+        source = RecordedChain(ids[name], [record])
+        source.pruned = True  # a node that answers null would be asked again and again before it is believed
+        node.chains[f"odd-{name.replace('/', '-')}"] = source
         url = node.url(f"odd-{name.replace('/', '-')}")
         chains.append(chain(key, f"odd-{key}", ids[name], url, family(record)))
     with running_copath(*chains) as copath:
@@ -166,4 +168,4 @@ def test_transactions_are_proven_without_their_receipts(path: Path, odd: OneBloc
             assert answer.status == 200, (way, answer.body[:300])
             judge(answer.body, record, kind, index, **identity)
         else:
-            assert _refusal(answer, way) in PERMANENT | NOT_NOW | {"HistoryUnavailable"}, way
+            assert _refusal(answer, way) in NOT_NOW | {"HistoryUnavailable"}, way
