@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from app.chain.fill import Fill, Stage, Verdict, judge
 from app.chain.permits import refusal
 from app.core.budget import Priority, Refusal
+from app.core.deadlines import reached
 from app.core.errors import Draining, Internal, ProofError, RequestTimeout, RpcUnavailable
 
 if TYPE_CHECKING:
@@ -187,6 +188,8 @@ class Flights(Generic[K, V]):
         finally:
             for timer in timers:
                 timer.cancel()
+            if lease.run is not None:
+                reached(lease.run.handle.stage.value)
             self._leave(lease)
             del lease, run  # its outcome may hold the exception whose traceback holds this frame
 
