@@ -1,0 +1,79 @@
+"""Probes of a real server: whatever its clients, its node and its event loop do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import time
+from pathlib import Path
+
+from tests.scripted_behaviours import hang
+from tests.scripted_node import ScriptedNode
+from tests.serving.process import PROOF, Program, configuration, running
+
+PROBES = ("/livez", "/readyz", "/health", "/metrics", "/api/v1/health", "/api/v1/chains")
+CROWD = 500
+
+
+async def test_B58_idle_connections_and_hung_requests_do_not_turn_probes_away(
+    node: ScriptedNode, tmp_path: Path
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < 2 * CROWD:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(4 * CROWD, hard), hard))
+    settings = {"admission": {"max_in_flight_requests": 4, "max_in_flight_per_chain": 4, "request_timeout_secs": 20}}
+    async with running(tmp_path, configuration(node.url, **settings)) as program:
+        crowd = [await program.line() for _ in range(CROWD)]
+        for line in crowd[::10]:
+            assert (await line.get("/livez")).status == 200
+        node.always("eth_getBlockReceipts", hang())
+        hung = [await program.line() for _ in range(4)]
+        for line in hung:
+            await line.send(PROOF)
+        await node.until("eth_getBlockReceipts")
+        for path in PROBES:
+            asked = time.monotonic()
+            assert (await program.get(path)).status == 200, path
+            assert time.monotonic() - asked < 1, path
+        for line in (*crowd, *hung):
+            await line.close()
+
+
+async def test_B59_a_process_that_stood_still_for_two_seconds_is_alive_and_says_so(
+    node: ScriptedNode, tmp_path: Path
+) -> None:
+    async with running(tmp_path, configuration(node.url)) as program:
+        line = await program.line()
+        assert (await line.get("/livez")).status == 200
+        os.kill(program.process.pid, signal.SIGSTOP)
+        await asyncio.sleep(2)
+        await line.send("/livez")  # the first thing that it finds when it goes on
+        os.kill(program.process.pid, signal.SIGCONT)
+        assert (await line.reply()).status == 200
+        metrics = (await program.get("/metrics")).body.decode()
+        buckets = dict(
+            sample.rsplit(" ", 1)
+            for sample in metrics.splitlines()
+            if sample.startswith("copath_event_loop_lag_seconds")
+        )
+        within_a_second = float(buckets['copath_event_loop_lag_seconds_bucket{le="1.0"}'])
+        assert float(buckets["copath_event_loop_lag_seconds_count"]) > within_a_second
+
+
+async def test_B68_readiness_follows_the_node_and_liveness_does_not(node: ScriptedNode, tmp_path: Path) -> None:
+    await node.stop()
+    async with running(tmp_path, configuration(node.url)) as program:
+        ready, alive = await program.get("/readyz"), await program.get("/livez")
+        assert (ready.status, alive.status) == (503, 200)
+        assert ready.json["reasons"] == ["no chain is servable", "chain: no head seen yet"]
+        await node.start()
+        await until_ready(program)
+        assert (await program.get("/readyz")).json["reasons"] == []
+
+
+async def until_ready(program: Program) -> None:
+    async with asyncio.timeout(60):
+        while (await program.get("/readyz")).status != 200:  # noqa: ASYNC110 - another process tells nobody
+            await asyncio.sleep(0.05)
