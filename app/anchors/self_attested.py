@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from app.core.continuity import Bracket, SortedMapping, choose_bracket, digest
+from app.core.errors import ProofError
 
 _AHEAD = 8
 """Roots asked for at once: enough to hide an upstream's latency, few enough to leave the chain's permits to requests."""
@@ -66,17 +67,27 @@ class SelfAttested:
         """Extends the digest chain up to `finalized`. What was reached before an error or a cancellation is kept."""
         if self._genesis is None:
             self._genesis = finalized
-        height = self._genesis + len(self._roots)
-        while height <= finalized:
-            until = min(finalized, height + _AHEAD - 1)
-            try:
-                async with asyncio.TaskGroup() as group:
-                    asked = [group.create_task(_root(root_at, each)) for each in range(height, until + 1)]
-            except ExceptionGroup as failed:
-                raise failed.exceptions[0] from None
-            for task in asked:
-                self._append(height, task.result())
-                height += 1
+        while (height := self._genesis + len(self._roots)) <= finalized:
+            error = await self._advance_some(range(height, min(finalized, height + _AHEAD - 1) + 1), root_at)
+            if error is not None:
+                raise error
+
+    async def _advance_some(self, heights: range, root_at: Callable[[int], Awaitable[bytes]]) -> ProofError | None:
+        """Extends the chain over `heights`, up to the first whose root is not to be had: that one's error."""
+        asked: list[asyncio.Task[bytes | ProofError]] = []
+        try:
+            async with asyncio.TaskGroup() as group:
+                asked += [group.create_task(_root_or_error(root_at, height)) for height in heights]
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+        finally:
+            for height, task in zip(heights, asked, strict=False):
+                outcome = None if task.cancelled() or task.exception() is not None else task.result()
+                if not isinstance(outcome, bytes):
+                    break
+                self._append(height, outcome)
+        outcomes = [task.result() for task in asked]
+        return next((outcome for outcome in outcomes if isinstance(outcome, ProofError)), None)
 
     def _append(self, height: int, root: bytes) -> None:
         assert self._genesis is not None
@@ -92,5 +103,9 @@ class SelfAttested:
             self._attestations.put(height, self._newest_digest)
 
 
-async def _root(root_at: Callable[[int], Awaitable[bytes]], height: int) -> bytes:
-    return await root_at(height)
+async def _root_or_error(root_at: Callable[[int], Awaitable[bytes]], height: int) -> bytes | ProofError:
+    # As a value: the error of one height does not cancel those below it.
+    try:
+        return await root_at(height)
+    except ProofError as error:
+        return error
