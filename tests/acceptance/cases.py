@@ -64,8 +64,13 @@ def case(name: str, truth: Record, *nodes: Record | Told, family: str = "ethereu
     CASES[name] = Case(truth, told, family, chain_id)
 
 
+BAD_NODES: list[str] = []
+"""Names of the pairs: `NAME-alone` and `NAME-helped`."""
+
+
 def pair(name: str, truth: Record, bad: Record | Told, family: str = "ethereum", chain_id: int = 1) -> None:
     """Declares two chains: one whose only node is bad, one whose second node tells the truth."""
+    BAD_NODES.append(name)
     case(f"{name}-alone", truth, bad, family=family, chain_id=chain_id)
     case(f"{name}-helped", truth, bad, truth, family=family, chain_id=chain_id)
 
