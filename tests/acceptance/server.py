@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -176,7 +177,7 @@ def _running(arguments: list[str], environment: dict[str, str], port: int, place
         yield copath
     finally:
         copath.client.close()
-        process.terminate()
+        process.send_signal(signal.SIGINT)  # without a lame duck
         try:
             process.wait(timeout=1)
         except subprocess.TimeoutExpired:  # it is draining: nobody is left to drain for

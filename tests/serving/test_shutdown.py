@@ -15,10 +15,12 @@ from typing import Any
 
 import pytest
 
+from app.serving import ENDING_S
+from app.settings import load_settings
 from tests.scripted_behaviours import hang, held
 from tests.scripted_node import ScriptedNode
 from tests.serving.conftest import Certificate
-from tests.serving.process import OTHER_PROOF, PROOF, Line, Program, configuration, running, start, until
+from tests.serving.process import OTHER_PROOF, PROOF, ROOT, Line, Program, configuration, running, start, until
 
 LONG_LAME_DUCK = {"shutdown": {"lame_duck_secs": 60, "drain_secs": 20}}
 
@@ -259,3 +261,13 @@ async def test_B57_no_request_fails_while_a_loaded_server_is_told_to_end(
         await idle.closed_by_peer()
         await silent.closed_by_peer()
         await program.leaves_nobody_behind()
+
+
+def test_Q9_the_example_says_how_long_to_wait_for_the_end() -> None:
+    path = ROOT / "config.example.yaml"
+    shown = load_settings(str(path), {"ETHEREUM_RPC_KEY": "made-up-key"}).settings
+    total_s = shown.shutdown.lame_duck_secs + shown.drain_secs + ENDING_S
+    (where,) = [text for text in path.read_text().split("\n\n") if "\nshutdown:\n" in text]
+    assert f"above {total_s:g} with these defaults" in where.replace("\n# ", " ")
+    for supervisor in ("terminationGracePeriodSeconds", "TimeoutStopSec", "stop_grace_period"):
+        assert supervisor in where
