@@ -23,11 +23,12 @@ from app.core.errors import (
     UnsupportedBlockFormat,
 )
 from app.core.provable_block import BuildRequest, ProvableBlock, Verdict
+from app.core.resting import shift
 from app.metrics import Metrics
 
 from .cache import BlockCache
 from .flight import Fill, Flights, Stage
-from .permits import Permits
+from .permits import Permits, PermitShift
 from .ports import Builder, Clock, Upstream
 from .rules import ChainRules
 
@@ -115,7 +116,7 @@ class Filling:
         await self.flights.aclose()
 
     async def _fill(self, ref: BlockRef, fill: Fill) -> ProvableBlock:
-        """One fetch and one build. The permit is held until the build has truly ended."""
+        """One fetch and one build. The permit is held until the build has truly ended, but not while the fetch sleeps (P6)."""
         labels = (self._rules.name, fill.priority.value)
         permit = self._permits.hold(fill.priority)
         fill.on_promote(permit.promote)
@@ -123,6 +124,7 @@ class Filling:
         try:
             async with permit:
                 fill.enter(Stage.FETCHING)
+                shift.set(PermitShift(permit))  # of this task alone, which ends with the fill
                 block = await self._upstream.fetch(ref, lambda bodies: self._build(ref, bodies, fill))
             result = "ok"
         except ProofError as error:

@@ -5,9 +5,8 @@ asks the budget, never a cancellation, so a grant and a timeout cannot both happ
 claim even when the permit was granted in the same turn of the loop: no permit and no wake-up is lost (P4).
 
     async with permits.hold(Priority.REQUEST, cutoff=deadline - 0.5) as permit:
+        shift.set(PermitShift(permit))      # P6: whoever pauses in `fetch` says so, and the permit is given back meanwhile
         bodies = await fetch()
-        async with permit.given_back():     # P6: who sleeps holds nothing
-            await back_off()
         await build(bodies)                 # returns only when the work has ended, so the permit follows the work (F7)
 """
 
@@ -80,9 +79,11 @@ class Permits:
 
     # --- for Permit -------------------------------------------------------------------------------------------------
 
-    async def _acquire(self, permit: Permit) -> None:
+    async def _acquire(self, permit: Permit, *, again: bool) -> None:
         asked_at = self.clock.now()
-        decision = self.budget.request(asked_at, permit.priority, cutoff=permit.cutoff, consumer=permit.consumer)
+        decision = self.budget.request(
+            asked_at, permit.priority, cutoff=permit.cutoff, consumer=permit.consumer, again=again
+        )
         if isinstance(decision, Refused):
             raise self._refuse(decision.reason)
         ticket = permit.ticket = decision.ticket
@@ -150,11 +151,19 @@ class Permit:
         self.consumer = consumer
         self.ticket: Ticket | None = None
 
-    async def acquire(self) -> None:
-        """Waits for the permit. Raises `ChainOverloaded` with `reason` `fill_queue_full` or `fill_wait_timeout`."""
+    @property
+    def held(self) -> bool:
+        """Whether it is held, and not only waited for."""
+        return self.ticket is not None and self.ticket.state is TicketState.RUNNING
+
+    async def acquire(self, *, again: bool = False) -> None:
+        """Waits for the permit; `again` after it was given back in the middle of the work, which no full queue refuses.
+
+        Raises `ChainOverloaded` with `reason` `fill_queue_full` or `fill_wait_timeout`.
+        """
         if self.ticket is not None:
             raise RuntimeError("this permit is held or waited for already")
-        await self._permits._acquire(self)
+        await self._permits._acquire(self, again=again)
 
     def release(self) -> None:
         """Gives the permit back; RuntimeError when it is not held."""
@@ -169,16 +178,6 @@ class Permit:
         if self.ticket is not None:
             self._permits._carry(self._permits.budget.promote(self.ticket, self._permits.clock.now()))
 
-    @asynccontextmanager
-    async def given_back(self) -> AsyncIterator[None]:
-        """Inside, the permit is not held: for sleeps between attempts (P6). Afterwards it is waited for again.
-
-        When the inside raises, or when no permit is to be had again, the permit stays given back and the error goes on.
-        """
-        self.release()
-        yield
-        await self.acquire()
-
     async def __aenter__(self) -> Self:
         await self.acquire()
         return self
@@ -188,3 +187,59 @@ class Permit:
     ) -> None:
         if self.ticket is not None:
             self.release()
+
+
+class PermitShift:
+    """Everybody at work on one fill: fits `core.resting.Shift`. Begins with one, who holds the permit.
+
+    When the permit is not to be had again, or who waits for it is cancelled, it stays given back and the error goes on.
+    """
+
+    def __init__(self, permit: Permit) -> None:
+        self._permit = permit
+        self._working = 1
+        self._sleeping = 0
+        self._returning = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"<PermitShift {self._working} at work, {self._sleeping} asleep>"
+
+    @asynccontextmanager
+    async def asleep(self) -> AsyncIterator[None]:
+        """Inside, whoever entered sleeps. Leaving waits until the permit is held again."""
+        self._sleeping += 1
+        self._stop()
+        try:
+            yield
+        finally:
+            self._sleeping -= 1
+            self._working += 1
+        await self._return()
+
+    @asynccontextmanager
+    async def parted(self, branches: int) -> AsyncIterator[Callable[[], None]]:
+        """Inside, `branches` take the place of whoever entered; each calls what is yielded when it has ended."""
+        at_work = branches
+
+        def ended() -> None:
+            nonlocal at_work
+            at_work -= 1
+            self._stop()
+
+        self._working += branches - 1
+        try:
+            yield ended
+        finally:
+            self._working += 1 - at_work
+        await self._return()
+
+    def _stop(self) -> None:
+        """One works no longer. Where nobody sleeps it is by the end of the work, which somebody waits for and takes up."""
+        self._working -= 1
+        if self._working <= 0 and self._sleeping and self._permit.held:
+            self._permit.release()
+
+    async def _return(self) -> None:
+        async with self._returning:  # of several that wake, one waits for the permit on behalf of all
+            if not self._permit.held:
+                await self._permit.acquire(again=True)

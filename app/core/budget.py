@@ -171,9 +171,18 @@ class FillBudget:
     # --- what happens -----------------------------------------------------------------------------------------------
 
     def request(
-        self, now: float, priority: Priority, *, cutoff: float | None = None, consumer: str | None = None
+        self,
+        now: float,
+        priority: Priority,
+        *,
+        cutoff: float | None = None,
+        consumer: str | None = None,
+        again: bool = False,
     ) -> Decision:
-        """Asks for a permit. Whose cutoff has come is refused even when a permit is free: it could not finish."""
+        """Asks for a permit. Whose cutoff has come is refused even when a permit is free: it could not finish.
+
+        `again`: for work that had one and gave it back while it slept. It may wait beyond `max_queued`: it is no new work.
+        """
         if cutoff is not None and cutoff <= now:
             return Refused(Refusal.WAIT_TIMEOUT)
         ticket = Ticket(priority, cutoff, consumer)
@@ -181,7 +190,7 @@ class FillBudget:
             self._start(ticket)
             return Granted(ticket)
         line = self._lines[priority]
-        if len(line) >= (self._max_queued if priority is Priority.REQUEST else self._limit):
+        if not again and len(line) >= (self._max_queued if priority is Priority.REQUEST else self._limit):
             return Refused(Refusal.QUEUE_FULL)
         line.join(ticket)
         return Queued(ticket)

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from app.core.hexadecimal import to_hex
+from app.core.resting import parted
 
 from .evm import NULL, EvmNode
 from .faults import CallFailed, Fault
@@ -104,10 +105,10 @@ async def _ask_for(
             else:
                 outcomes.update(zip(chunk, await _batch(node, [hashes[index] for index in chunk]), strict=True))
 
-    at_once = SINGLES_AT_ONCE if size == 1 else BATCHES_AT_ONCE
-    async with asyncio.TaskGroup() as workers:
-        for _ in range(min(at_once, len(chunks))):
-            workers.create_task(work())
+    at_once = min(SINGLES_AT_ONCE if size == 1 else BATCHES_AT_ONCE, len(chunks))
+    async with parted(at_once) as ended, asyncio.TaskGroup() as workers:
+        for _ in range(at_once):
+            workers.create_task(work()).add_done_callback(lambda _: ended())
     return outcomes
 
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from app.core.deadlines import remaining_s
+from app.core.resting import asleep
 
 from .posting import MIN_USEFUL_S
 
@@ -44,7 +45,8 @@ class RetryBudget:
 
 
 class Patience:
-    """Pauses that never outlast the deadline in force. Clock, pause and chance are given: tests need no time."""
+    """Pauses that never outlast the deadline in force, with no permit held. Clock, pause and chance are given: tests need no
+    time."""
 
     def __init__(
         self,
@@ -74,5 +76,6 @@ class Patience:
             if useful_s < 0.001 or (whole and useful_s < delay_s):
                 return False
             delay_s = min(delay_s, useful_s)
-        await self._pause(delay_s)
+        async with asleep():
+            await self._pause(delay_s)
         return True

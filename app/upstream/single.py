@@ -20,6 +20,7 @@ from app.core.errors import (
     RpcUnavailable,
 )
 from app.core.hexadecimal import encode_quantity, parse_quantity, to_hex
+from app.core.resting import parted
 from app.core.rpc_json import decode_block_name, decode_position
 
 from .each_receipt import each_receipt
@@ -168,8 +169,9 @@ class SingleUpstream:
         raise RpcUnavailable(f"block {height} was replaced again and again while it was fetched")
 
     async def _by_hash(self, block_hash: bytes) -> BlockBodies:
-        async with asyncio.TaskGroup() as calls:
+        async with parted(2) as ended, asyncio.TaskGroup() as calls:
             receipts = calls.create_task(self._whole(block_hash, None))
+            receipts.add_done_callback(lambda _: ended())
             block_json: bytes | CallFailed
             try:
                 block_json = await self._ask_or_null("eth_getBlockByHash", [to_hex(block_hash), True])
@@ -177,6 +179,8 @@ class SingleUpstream:
                 block_json = failure
             if isinstance(block_json, CallFailed) or block_json == NULL:
                 receipts.cancel()
+            else:
+                ended()
         if isinstance(block_json, CallFailed):
             raise block_json
         if block_json == NULL:

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from app.chain.permits import Permit, Permits
+from app.chain.permits import Permit, Permits, PermitShift
 from app.core.budget import FillBudget, Priority, Refusal
 from app.core.errors import ChainOverloaded
 from tests.fakes import ManualClock, settle
@@ -159,7 +159,7 @@ async def test_P5_lowering_the_limit_is_paid_by_releases() -> None:
 async def test_P6_a_sleeping_fill_holds_nothing() -> None:
     permits = permits_of(1)
     async with permits.hold() as permit:
-        async with permit.given_back():
+        async with PermitShift(permit).asleep():
             assert permits.budget.running() == 0
             other = await held(permits)
             asyncio.get_running_loop().call_soon(other.release)
@@ -171,7 +171,7 @@ async def test_P6_a_fill_cancelled_in_its_sleep_holds_nothing_and_asks_for_nothi
     permits = permits_of(1)
 
     async def fill() -> None:
-        async with permits.hold() as permit, permit.given_back():
+        async with permits.hold() as permit, PermitShift(permit).asleep():
             await asyncio.Event().wait()
 
     task = asyncio.create_task(fill())
@@ -182,13 +182,136 @@ async def test_P6_a_fill_cancelled_in_its_sleep_holds_nothing_and_asks_for_nothi
     assert (permits.budget.running(), permits.budget.waiting()) == (0, 0)
 
 
-async def test_P6_no_permit_to_be_had_after_the_sleep_is_a_refusal_with_nothing_held() -> None:
+async def test_P6_a_fill_that_wakes_waits_for_its_permit_though_the_queue_is_full() -> None:
     permits = permits_of(1, max_queued=0)
-    with pytest.raises(ChainOverloaded):
-        async with permits.hold() as permit, permit.given_back():
+    async with permits.hold() as permit:
+        async with PermitShift(permit).asleep():
             other = await held(permits)
-    assert permits.budget.running() == 1
-    other.release()
+            asyncio.get_running_loop().call_soon(other.release)
+        assert permit.held
+    assert permits.refused == {Refusal.QUEUE_FULL: 0, Refusal.WAIT_TIMEOUT: 0}
+
+
+async def test_P6_a_fill_whose_time_ran_out_in_its_sleep_is_refused_with_nothing_held() -> None:
+    clock = ManualClock()
+    permits = Permits(FillBudget(1), clock)
+    with pytest.raises(ChainOverloaded):
+        async with permits.hold(cutoff=clock.now() + 1) as permit, PermitShift(permit).asleep():
+            clock.move(1)
+    assert (permits.budget.running(), permits.budget.waiting()) == (0, 0)
+
+
+class Crew:
+    """A fill of three branches, each of which sleeps, works and ends when it is told to."""
+
+    def __init__(self, permit: Permit) -> None:
+        self.shift = PermitShift(permit)
+        self.steps = [asyncio.Queue[str]() for _ in range(3)]
+
+    async def work(self) -> None:
+        async with self.shift.parted(3) as ended, asyncio.TaskGroup() as group:
+            for steps in self.steps:
+                group.create_task(self._branch(steps)).add_done_callback(lambda _: ended())
+
+    async def _branch(self, steps: asyncio.Queue[str]) -> None:
+        while await steps.get() == "sleep":
+            async with self.shift.asleep():
+                assert await steps.get() == "wake"
+
+    async def tell(self, branch: int, step: str) -> None:
+        self.steps[branch].put_nowait(step)
+        await settle()
+
+
+async def test_P6_a_fill_of_many_branches_holds_its_permit_while_any_of_them_works() -> None:
+    permits = permits_of(1)
+    async with permits.hold() as permit:
+        crew = Crew(permit)
+        working = asyncio.create_task(crew.work())
+        await crew.tell(0, "sleep")
+        await crew.tell(1, "sleep")
+        assert permit.held, "the third is at work"
+        await crew.tell(2, "end")
+        assert not permit.held, "one has ended and two sleep"
+        other = await held(permits)
+        await crew.tell(0, "wake")
+        await crew.tell(1, "wake")
+        assert permits.budget.waiting() == 1, "one waits for both"
+        other.release()
+        await settle()
+        assert permit.held
+        await crew.tell(0, "sleep")
+        assert permit.held
+        await crew.tell(1, "end")
+        assert not permit.held
+        await crew.tell(0, "wake")
+        await crew.tell(0, "end")
+        await working
+        assert permit.held, "who waited for the branches takes up the work"
+        async with crew.shift.asleep():
+            assert not permit.held
+    assert permits.budget.running() == 0
+
+
+@pytest.mark.parametrize("asleep", [0, 1, 2, 3])
+async def test_P6_a_fill_cancelled_with_its_branches_leaves_nothing(asleep: int) -> None:
+    permits = permits_of(1)
+    holder: list[Permit] = []
+
+    async def fill() -> None:
+        async with permits.hold() as permit:
+            holder.append(permit)
+            crews.append(Crew(permit))
+            await crews[0].work()
+
+    crews: list[Crew] = []
+    task = asyncio.create_task(fill())
+    await settle()
+    for branch in range(asleep):
+        await crews[0].tell(branch, "sleep")
+    assert holder[0].held == (asleep < 3)
+    task.cancel()
+    await settle()
+    assert task.cancelled()
+    assert (permits.budget.running(), permits.budget.waiting()) == (0, 0)
+
+
+async def test_P6_a_branch_that_never_said_that_it_ended_works_no_more() -> None:
+    permits = permits_of(1)
+    async with permits.hold() as permit:
+        shift = PermitShift(permit)
+        async with shift.parted(2) as ended:
+            ended()
+        async with shift.asleep():
+            assert not permit.held
+        assert repr(shift) == "<PermitShift 1 at work, 0 asleep>"
+
+
+async def test_P6_of_branches_that_wait_for_the_permit_another_takes_over_from_one_that_is_cancelled() -> None:
+    permits = permits_of(1)
+    async with permits.hold() as permit:
+        shift = PermitShift(permit)
+        awake = asyncio.Event()
+
+        async def branch() -> None:
+            async with shift.asleep():
+                await awake.wait()
+
+        async with shift.parted(2) as ended:
+            branches = [asyncio.create_task(branch()) for _ in range(2)]
+            for each in branches:
+                each.add_done_callback(lambda _: ended())
+            await settle()
+            other = await held(permits)
+            awake.set()
+            await settle()
+            branches[0].cancel()
+            await settle()
+            assert permits.budget.waiting() == 1
+            other.release()
+            await asyncio.wait(branches)
+            assert permit.held
+    assert permits.budget.running() == 0
 
 
 async def test_a_full_queue_refuses_with_its_reason() -> None:
@@ -309,7 +432,7 @@ async def test_B52_B53_a_hundred_thousand_random_steps_leave_every_permit_at_its
                 for _ in range(chance.randrange(4)):
                     await asyncio.sleep(0)
                 if chance.random() < 0.1:
-                    async with permit.given_back():
+                    async with PermitShift(permit).asleep():
                         await asyncio.sleep(0)
             outcomes["done"] += 1
         except ChainOverloaded:

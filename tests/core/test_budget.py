@@ -189,6 +189,14 @@ def test_without_a_queue_a_request_starts_at_once_or_is_refused() -> None:
     granted(budget)
 
 
+def test_work_that_gave_its_permit_back_may_wait_though_the_queue_is_full() -> None:
+    budget = FillBudget(1, max_queued=0)
+    holder = granted(budget)
+    returning = queued(budget, again=True)
+    assert budget.request(0.0, REQUEST) == Refused(Refusal.QUEUE_FULL)
+    assert budget.release(holder, 0.0).granted == (returning,)
+
+
 def test_backfill_may_wait_without_a_queue_for_requests_and_takes_no_place_in_it() -> None:
     budget = FillBudget(1, max_queued=0)
     granted(budget)
@@ -253,10 +261,10 @@ class Budget(RuleBasedStateMachine):
             if ticket.priority is BACKFILL:
                 assert not [other for other in self.waiting if other.priority is REQUEST], "P3"
 
-    @rule(priority=st.sampled_from(Priority), patience_s=st.none() | st.integers(-1, 5))
-    def request(self, priority: Priority, patience_s: int | None) -> None:
+    @rule(priority=st.sampled_from(Priority), patience_s=st.none() | st.integers(-1, 5), again=st.booleans())
+    def request(self, priority: Priority, patience_s: int | None, again: bool) -> None:
         cutoff = None if patience_s is None else self.now + patience_s
-        match self.budget.request(self.now, priority, cutoff=cutoff):
+        match self.budget.request(self.now, priority, cutoff=cutoff, again=again):
             case Granted(ticket):
                 assert not [other for other in self.waiting if other.priority in (REQUEST, priority)]
                 self.running.add(ticket)
@@ -266,6 +274,7 @@ class Budget(RuleBasedStateMachine):
                 assert cutoff is not None
                 assert cutoff <= self.now
             case Refused(Refusal.QUEUE_FULL):
+                assert not again
                 assert self.budget.waiting(priority) >= min(3, self.budget.limit)
 
     @precondition(lambda self: self.running)
