@@ -149,9 +149,7 @@ class RecordedChain:
             max_fills=max_fills,
             max_queued_fills=max_queued_fills,
         )
-        self.chain = Chain(
-            rules, self.upstream, self.builder, anchors, self.metrics, self.clock, jitter=lambda: 0.5
-        )
+        self.chain = Chain(rules, self.upstream, self.builder, anchors, self.metrics, self.clock, jitter=lambda: 0.5)
         for height in range(first, last + 1):
             self.put(sepolia(height))
 
@@ -205,5 +203,11 @@ class RecordedChain:
         budget, flights = self.chain.permits.budget, self.chain.filling.flights
         return (budget.running(), budget.waiting(), len(flights), flights.waiting) == (0, 0, 0, 0)
 
-    def metric(self, name: str, **labels: str) -> float | None:
+    def attested(self) -> int | None:
+        return self.chain.attested_height
+
+    def reasons(self) -> tuple[str, ...]:
+        return self.chain.reasons
+
+    def metric(self, name: str, /, **labels: str) -> float | None:
         return self.metrics.registry.get_sample_value(f"copath_{name}", labels)
