@@ -190,6 +190,25 @@ def test_no_more_than_64_siblings() -> None:
             assert refusal(body, anchor=anchor).reason == "MalformedField"
 
 
+def test_no_more_than_10_mib_of_a_transaction() -> None:
+    for size, good in ((10 * 2**20, True), (10 * 2**20 + 1, False)):
+        chain = UscChain(9, ((bytes(size),),), bytes(32))
+        if good:
+            check_usc(as_bytes(chain.single(0)), {}, chain.anchor)
+        else:
+            assert refusal(chain.single(0), anchor=chain.anchor).reason == "MalformedField"
+
+
+def test_no_more_than_50_000_roots() -> None:
+    """What the verifier on chain takes."""
+    for count, good in ((50_000, True), (50_001, False)):
+        chain = UscChain(9, ((b"leaf",), *[()] * (count - 1)), bytes(32))
+        if good:
+            check_usc(as_bytes(chain.single(0)), {}, chain.anchor)
+        else:
+            assert refusal(chain.single(0), anchor=chain.anchor).reason == "AnchorMismatch"
+
+
 def test_an_index_past_64_bits_is_refused() -> None:
     body = usc_chain().single(3)
     for index in (2**64, 2**64 + 3, -1):
