@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 
 from app.core.blocks import BlockName
-from app.core.deadlines import deadline, reached
+from app.core.deadlines import deadline, reached, require_useful
 from app.core.errors import BlockNotOnSourceChain
 from app.core.provable_block import ProvableBlock
 
@@ -37,11 +37,14 @@ class Canon:
         cache: BlockCache[ProvableBlock],
         clock: Clock,
         *,
+        min_useful_s: float = 0.0,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._upstream = upstream
         self._head = head
         self._cache = cache
+        self._clock = clock
+        self._min_useful_s = min_useful_s
         self._names: Flights[int, tuple[BlockName | None, bool]] = Flights(
             clock, first_stage=Stage.RESOLVING, jitter=jitter
         )
@@ -62,6 +65,8 @@ class Canon:
     async def holds(self, height: int, block_hash: bytes) -> bool:
         """Whether the chain has this block at this height now. Afterwards the pin is what the chain has there."""
         while not self._cache.pin_is_final(height):
+            if height not in self._names:
+                self._require_useful()
             name, final = await self._names.get(height, lambda _: self._name_of(height), deadline=deadline.get())
             if name is None:
                 self._cache.unpin(height)
@@ -77,12 +82,16 @@ class Canon:
         if head is None or height <= head or self._head.stale:
             return
         if height - head <= NEAR_HEAD_BLOCKS and (self._head.age_s or 0.0) > HEAD_FRESH_S:
+            self._require_useful()
             reached(Stage.RESOLVING.value)
             await self._head.refresh()
             head = self._head.heads.head or 0
             if height <= head:
                 return
         raise BlockNotOnSourceChain(f"block {height} is above the head of the source chain, {head}")
+
+    def _require_useful(self) -> None:
+        require_useful(self._min_useful_s, self._clock.now(), Stage.RESOLVING.value)
 
     def overtake(self, height: int) -> None:
         """A reorg seen at `height`, which may reach deeper: what is pinned from there on is dropped before any new answer, and

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from app.core.blocks import BlockRef, Position
 from app.core.budget import Priority
 from app.core.continuity import ContinuityProof, cut
-from app.core.deadlines import deadline
+from app.core.deadlines import deadline, require_useful
 from app.core.errors import BlockNotOnSourceChain, InconsistentSource, NotFinalized, TxHashNotFound
 from app.core.finality import Finality, Level
 from app.core.hexadecimal import to_hex
@@ -25,6 +25,7 @@ from app.core.provable_block import ProvableBlock
 from app.metrics import Metrics
 
 from .anchoring import Anchoring
+from .backfill import Backfill
 from .cache import BlockCache
 from .canon import Canon
 from .filling import Filling
@@ -33,7 +34,7 @@ from .head import HeadTracker
 from .known import Known
 from .listing import listing_of
 from .load import Load
-from .ports import Anchors, Builder, Clock, Upstream
+from .ports import Anchors, Builder, Clock, Ledger, Upstream
 from .rules import ChainRules
 from .supervision import Loop, supervise
 
@@ -72,8 +73,10 @@ class Chain:
         metrics: Metrics,
         clock: Clock,
         *,
+        ledger: Ledger | None = None,
         jitter: Callable[[], float] = random.random,
     ) -> None:
+        """`anchors` None: no usc proofs. `ledger` None: no backfill."""
         self._rules = rules
         self._upstream = upstream
         self._builder = builder
@@ -96,7 +99,7 @@ class Chain:
         self.load = Load(rules, metrics, clock)
         self.permits = self.load.permits
         self._known = Known(rules.key, self.cache, anchors)
-        self.canon = Canon(upstream, self.head, self.cache, clock, jitter=jitter)
+        self.canon = Canon(upstream, self.head, self.cache, clock, min_useful_s=rules.min_useful_s, jitter=jitter)
         self.filling = Filling(
             rules,
             upstream,
@@ -113,13 +116,21 @@ class Chain:
         self._positions: Flights[bytes, Position | None] = Flights(clock, first_stage=Stage.RESOLVING, jitter=jitter)
         self.anchored = asyncio.Event()
         """Set once every height finalized at that moment was anchored, or at once where there are no anchors to make."""
+        self._background = [(Loop(f"head:{self.name}"), self.head.run)]
+        # As many claims as there are permits: backfill that waits beyond that is turned away.
+        turns, block_at = asyncio.Semaphore(rules.max_fills), self._block_in_background
         self._anchoring = None
         if anchors is None:
             self.anchored.set()
         else:
-            self._anchoring = Anchoring(rules, anchors, self.head, self._root_to_anchor, metrics, self.anchored)
-        self._head_loop = Loop(f"head:{self.name}")
-        self._anchor_loop = Loop(f"anchors:{self.name}")
+            self._anchoring = Anchoring(rules, anchors, self.head, block_at, turns, metrics, self.anchored)
+            self._background.append((Loop(f"anchors:{self.name}"), self._anchoring.run))
+        self.backfill = None
+        if ledger is not None:
+            self.backfill = Backfill(
+                rules, self.head, self.cache, self.permits, ledger, anchors, block_at, turns, clock
+            )
+            self._background.append((Loop(f"backfill:{self.name}"), self.backfill.run))
 
     def __repr__(self) -> str:
         return f"<Chain {self.name} key={self.key} {self.head!r} {self.permits!r} {self.cache!r}>"
@@ -139,7 +150,7 @@ class Chain:
     @property
     def loops(self) -> tuple[Loop, ...]:
         """The background loops of this chain."""
-        return (self._head_loop,) if self._anchoring is None else (self._head_loop, self._anchor_loop)
+        return tuple(loop for loop, _ in self._background)
 
     @property
     def servable(self) -> bool:
@@ -211,6 +222,8 @@ class Chain:
         for _ in range(REPLACED_TRIES):
             position = self.cache.position_of(tx_hash)
             if position is None:
+                if tx_hash not in self._positions:
+                    require_useful(self._rules.min_useful_s, self._clock.now(), Stage.RESOLVING.value)
                 position = await self._positions.get(
                     tx_hash, lambda _: self._position(tx_hash), deadline=deadline.get()
                 )
@@ -287,12 +300,13 @@ class Chain:
             await self.head.refresh()
         return position
 
-    async def _root_at(self, height: int, priority: Priority = Priority.REQUEST) -> bytes:
-        block, _ = await self._by_height(height, priority)
+    async def _root_at(self, height: int) -> bytes:
+        block, _ = await self._by_height(height)
         return block.usc_root
 
-    async def _root_to_anchor(self, height: int) -> bytes:
-        return await self._root_at(height, Priority.BACKFILL)
+    async def _block_in_background(self, height: int) -> ProvableBlock:
+        block, _ = await self._by_height(height, Priority.BACKFILL)
+        return block
 
     # --- levels -----------------------------------------------------------------------------------------------------
 
@@ -310,10 +324,8 @@ class Chain:
     async def run(self) -> None:
         """Every loop of this chain, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(supervise(self._head_loop, self.head.run, self._metrics), name=self._head_loop.name)
-            if self._anchoring is not None:
-                body = self._anchoring.run
-                group.create_task(supervise(self._anchor_loop, body, self._metrics), name=self._anchor_loop.name)
+            for loop, body in self._background:
+                group.create_task(supervise(loop, body, self._metrics), name=loop.name)
 
     async def aclose(self) -> None:
         """Ends what is in flight."""
@@ -327,8 +339,9 @@ class Chain:
             self.canon.pin(block.height, block.block_hash, final=was_final)
 
     def _on_head(self) -> None:
-        if self._anchoring is not None:
-            self._anchoring.head_moved()
+        for follower in (self._anchoring, self.backfill):
+            if follower is not None:
+                follower.head_moved()
         safe = self.head.heads.safe
         if safe is not None:
             self._metrics.chain_safe_head.labels(self.name).set(safe)
@@ -339,5 +352,7 @@ class Chain:
         self._metrics.reorgs_total.labels(self.name).inc()
         finalized = self.head.heads.finalized
         self.canon.overtake(height)
+        if self.backfill is not None:
+            self.backfill.overtake(height)
         self.filling.overtake(0 if finalized is None else min(height, finalized + 1))
         self._positions.invalidate(lambda _: True)

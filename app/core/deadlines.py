@@ -12,6 +12,8 @@ from __future__ import annotations
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+from app.core.errors import RequestTimeout
+
 deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
 """When the work in hand must have ended, in monotonic seconds; None while nobody set one."""
 
@@ -26,6 +28,13 @@ def capped_s(limit_s: float, now: float) -> float:
     """The smaller of `limit_s` and what is left of the deadline, never below 0."""
     left_s = remaining_s(now)
     return limit_s if left_s is None else min(limit_s, left_s)
+
+
+def require_useful(useful_s: float, now: float, stage: str) -> None:
+    """Raises `RequestTimeout` when less than `useful_s` is left: the answer to a call begun now could not be used (T1)."""
+    left_s = remaining_s(now)
+    if left_s is not None and left_s < useful_s:
+        raise RequestTimeout("the deadline leaves no time to ask the source chain", stage=stage)
 
 
 @dataclass(slots=True)

@@ -131,25 +131,30 @@ class RecordedChain:
         family: str = "ethereum",
         chain_id: int | None = SEPOLIA,
         finality: FinalityRule | None = None,
-        max_fills: int = 16,
-        max_queued_fills: int = 64,
+        key: int = 7,
+        name: str = "sepolia",
+        clock: ManualClock | None = None,
+        metrics: Metrics | None = None,
+        **rules: Any,
     ) -> None:
-        self.clock = ManualClock().drive()
+        """`clock` and `metrics` are given where several chains share them; `rules` are any others of `ChainRules`."""
+        self.clock = ManualClock().drive() if clock is None else clock
         self.upstream = FakeUpstream(SEPOLIA)
         self.builder = CorpusBuilder()
-        self.metrics = Metrics(CollectorRegistry())
-        self.metrics.register_chain("sepolia", 7, ["fake"])
-        rules = ChainRules(
-            key=7,
-            name="sepolia",
+        self.metrics = Metrics(CollectorRegistry()) if metrics is None else metrics
+        self.metrics.register_chain(name, key, ["fake"])
+        chain_rules = ChainRules(
+            key=key,
+            name=name,
             chain_id=chain_id,
             family=family,
             anchor_source="none" if anchors is None else "self",
             finality=finality or FinalityRule("tag"),
-            max_fills=max_fills,
-            max_queued_fills=max_queued_fills,
+            **rules,
         )
-        self.chain = Chain(rules, self.upstream, self.builder, anchors, self.metrics, self.clock, jitter=lambda: 0.5)
+        self.chain = Chain(
+            chain_rules, self.upstream, self.builder, anchors, self.metrics, self.clock, jitter=lambda: 0.5
+        )
         for height in range(first, last + 1):
             self.put(sepolia(height))
 
