@@ -38,8 +38,15 @@ def _get(copath: Copath, way: str) -> Answer:
     return copath.get(f"/api/v1/proofs/{KEY}/{way}")
 
 
+def _wait_for_head(copath: Copath, height: int) -> None:
+    """The server's view of the head is a poll old: above it, it says so."""
+    way = f"blocks/{height}/transactions/0"
+    until(lambda: _get(copath, way).code != "BlockNotOnSourceChain", f"the server to see block {height}")
+
+
 def test_every_type_a_create_a_failure_and_logs_are_proven(anvil: Anvil, copath: Copath) -> None:
     height = anvil.mine_every_type()
+    _wait_for_head(copath, height)
     record = _record(anvil, height)
     logs = 0
     for index, tx_hash in enumerate(transaction_hashes(record)):
@@ -82,6 +89,7 @@ def test_anchored_blocks_of_a_real_node_are_what_the_client_package_makes_of_the
 def test_a_block_whose_transactions_root_is_wrong_is_refused_as_such(anvil: Anvil, copath: Copath) -> None:
     # This node takes the root over the blob transaction with its blobs, which no other node does.
     height = anvil.mine_every_type(blobs=True)
+    _wait_for_head(copath, height)
     record = _record(anvil, height)
     for index, tx_hash in enumerate(transaction_hashes(record)):
         for way in (f"transactions/{tx_hash}", f"blocks/{height}/transactions/{index}"):
@@ -92,76 +100,74 @@ def test_a_block_whose_transactions_root_is_wrong_is_refused_as_such(anvil: Anvi
         assert receipt.status == 200, receipt.body[:300]
         assert receipt.json["transactionHashBy"] == "rpc"
     after = anvil.mine_every_type()
-    assert _get(copath, f"blocks/{after}/transactions/0").status == 200
+    _served(copath, f"blocks/{after}/transactions/0", anvil.block(after)["hash"])
 
 
-def _send_one(anvil: Anvil, number: int) -> bytes:
-    account = Account.numbered(number)
-    anvil.fund(account)
-    return signing.dynamic_fee(account, Call(None, data=EMITTER_INIT), CHAIN_ID)
+def _rich(anvil: Anvil, *numbers: int) -> list[bytes]:
+    """Signed transactions, one of each account. The money is in block 1, which no reorg here reaches."""
+    accounts = [Account.numbered(number) for number in numbers]
+    anvil.fund(*accounts)
+    assert anvil.mine() == 1
+    return [signing.dynamic_fee(account, Call(None, data=EMITTER_INIT), CHAIN_ID) for account in accounts]
+
+
+def _served(copath: Copath, way: str, block_hash: str) -> Answer:
+    """The proof, as soon as the server gives it from that block: its view of the head is a poll old."""
+
+    def ask() -> Answer | None:
+        answer = _get(copath, way)
+        return answer if answer.status == 200 and answer.json["blockHash"] == block_hash else None
+
+    return until(ask, f"{way} from block {block_hash}")
 
 
 @pytest.mark.parametrize("warm", [True, False], ids=["already-served", "never-served"])
 def test_B44_a_replaced_block_is_not_answered_from_by_number(warm: bool, anvil: Anvil, copath: Copath) -> None:
-    staying = _send_one(anvil, 31)
+    staying, another = _rich(anvil, 31, 32)
     anvil.send(staying)
-    anvil.mine()
-    old = _record(anvil, 1)
+    height = anvil.mine()
+    old = anvil.block(height)["hash"]
     if warm:
-        served = _get(copath, "blocks/1/transactions/0")
-        assert served.status == 200, served.body[:300]
-        assert served.json["blockHash"] == old["block"]["hash"]
-    another = _send_one(anvil, 32)
+        _served(copath, f"blocks/{height}/transactions/0", old)
     anvil.mine()
     anvil.reorg(2, [(another, 0)])
-    new = _record(anvil, 1)
-    assert new["block"]["hash"] != old["block"]["hash"]
+    new = _record(anvil, height)
+    assert new["block"]["hash"] != old
     anvil.mine()
-
-    def by_number() -> Answer | None:
-        answer = _get(copath, "blocks/1/transactions/0")
-        return answer if answer.status == 200 and answer.json["blockHash"] == new["block"]["hash"] else None
-
-    judge(until(by_number, "the new block by its number").body, new, "transaction", 0, **IDENTITY)
+    answer = _served(copath, f"blocks/{height}/transactions/0", new["block"]["hash"])
+    judge(answer.body, new, "transaction", 0, **IDENTITY)
     for _ in range(20):  # and never back
-        assert by_number() is not None
+        assert _get(copath, f"blocks/{height}/transactions/0").json["blockHash"] == new["block"]["hash"]
 
 
 def test_B44_a_transaction_that_moved_is_proven_where_it_is_and_one_that_vanished_is_not(
     anvil: Anvil, copath: Copath
 ) -> None:
-    moving, vanishing = _send_one(anvil, 33), _send_one(anvil, 34)
+    moving, vanishing = _rich(anvil, 33, 34)
     moving_hash, vanishing_hash = anvil.send(moving), anvil.send(vanishing)
-    anvil.mine()
-    old = _record(anvil, 1)["block"]["hash"]
+    height = anvil.mine()
+    old = anvil.block(height)["hash"]
     anvil.mine()
     for tx_hash in (moving_hash, vanishing_hash):
-        served = _get(copath, f"transactions/{tx_hash}")
-        assert served.status == 200, served.body[:300]
-        assert served.json["blockHash"] == old
+        _served(copath, f"transactions/{tx_hash}", old)
     anvil.reorg(2, [(moving, 1)])
     anvil.mine()
-    new = _record(anvil, 2)
-
-    def moved() -> Answer | None:
-        answer = _get(copath, f"transactions/{moving_hash}")
-        return answer if answer.status == 200 and answer.json["blockHash"] == new["block"]["hash"] else None
-
-    judge(until(moved, "the transaction in its new block").body, new, "transaction", 0, **IDENTITY)
+    new = _record(anvil, height + 1)
+    answer = _served(copath, f"transactions/{moving_hash}", new["block"]["hash"])
+    judge(answer.body, new, "transaction", 0, **IDENTITY)
     until(lambda: _get(copath, f"transactions/{vanishing_hash}").code == "TxHashNotFound", "the other one to be gone")
     # The old block by its hash: a true statement about a block that is not canonical, or a refusal; no fault.
     assert _get(copath, f"blocks/{old}/transactions/0").status in (200, 404, 410)
 
 
 def test_a_transaction_that_is_not_mined_yet_is_said_to_be(anvil: Anvil, copath: Copath) -> None:
-    tx_hash = anvil.send(_send_one(anvil, 35))
+    (raw,) = _rich(anvil, 35)
+    tx_hash = anvil.send(raw)
     waiting = _get(copath, f"transactions/{tx_hash}")
     assert (waiting.status, waiting.code, waiting.json["retriable"]) == (404, "TxNotMined", True)
-    anvil.mine()
-    served = until(
-        lambda: (answer := _get(copath, f"transactions/{tx_hash}")).status == 200 and answer, "the mined transaction"
-    )
-    judge(served.body, _record(anvil, 1), "transaction", 0, **IDENTITY)
+    height = anvil.mine()
+    served = _served(copath, f"transactions/{tx_hash}", anvil.block(height)["hash"])
+    judge(served.body, _record(anvil, height), "transaction", 0, **IDENTITY)
 
 
 def test_absence_is_an_answer_of_the_node_and_not_of_its_silence(anvil: Anvil, copath: Copath) -> None:
