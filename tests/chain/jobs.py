@@ -57,8 +57,12 @@ def half_a_result(request: str) -> bytes:
     return echo(request)
 
 
-def cannot_start() -> None:
-    raise RuntimeError("the library is missing")
+def starts_once(marker: Path) -> None:
+    """An initializer that works for the first worker only."""
+    try:
+        marker.touch(exist_ok=False)
+    except FileExistsError:
+        raise RuntimeError("the library is missing") from None
 
 
 def text(data: bytes) -> str:

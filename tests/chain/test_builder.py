@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import select
@@ -134,8 +135,8 @@ async def test_workers_import_nothing_of_the_web_nor_the_main_module() -> None:
     assert not imported & {"fastapi", "starlette", "uvicorn", "pytest", "_pytest", "app.house", "app.chain.chain"}
 
 
-async def test_a_worker_that_cannot_start_fails_the_start_and_leaves_no_process() -> None:
-    made = builder(jobs.echo, 2, initializer=jobs.cannot_start)
+async def test_a_worker_that_cannot_start_fails_the_start_and_leaves_no_process(tmp_path: Path) -> None:
+    made = builder(jobs.echo, 2, initializer=functools.partial(jobs.starts_once, tmp_path / "marker"))
     with pytest.raises(RuntimeError, match="library is missing"):
         await made.__aenter__()
     assert made.pids == []
@@ -287,16 +288,22 @@ async def test_F7_a_timeout_around_a_build_is_a_timeout_after_the_work_has_ended
 async def test_a_caller_that_leaves_before_its_job_began_leaves_at_once_and_it_never_runs(
     gate: Gate, tmp_path: Path
 ) -> None:
+    (tmp_path / "never").mkdir()
     async with builder(jobs.held) as made:
         running = asyncio.create_task(made.build(gate.folder))
         await gate.started()
-        never = asyncio.create_task(made.build(tmp_path / "no such folder"))
+        never = asyncio.create_task(made.build(tmp_path / "never"))
         await settle()
         never.cancel()
         await settle()
         assert never.cancelled()
+        again = asyncio.create_task(made.build(gate.folder))
         await gate.release()
         assert await running == "built"
+        await gate.started()
+        await gate.release()
+        assert await again == "built"
+    assert not (tmp_path / "never" / "started").exists()
 
 
 # --- the end --------------------------------------------------------------------------------------------------------
@@ -368,6 +375,38 @@ def test_workers_do_not_outlive_a_parent_that_was_killed(gate: Gate) -> None:
         assert busy in pids
         parent.kill()
         assert gone(pids)
+
+
+PROGRAM = """
+import sys
+with open(sys.argv[1], "a") as runs:
+    print(__name__, file=runs)
+
+if __name__ == "__main__":
+    import asyncio
+    from app.chain.builder import ProcessBuilder
+    from tests.chain import jobs
+
+    async def main():
+        async with ProcessBuilder(1, jobs.echo, jobs.text) as made:
+            print(await made.build("done"))
+
+    asyncio.run(main())
+"""
+
+
+def test_a_worker_does_not_run_the_program_again(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    ended = subprocess.run(
+        [sys.executable, tmp_path / "program.py", tmp_path / "runs"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout.endswith("done\n")
+    assert ended.stderr == ""
+    assert (tmp_path / "runs").read_text() == "__main__\n"
 
 
 def test_it_works_under_uvloop() -> None:
