@@ -145,6 +145,7 @@ def foreign_imports(source: str, path: PurePosixPath) -> Iterator[Complaint]:
 TASK_OWNERS: Mapping[str, str] = {
     "app/chain/head.py": "a refresh is shared by all who ask while it runs: the head owns it, and ends it when it is closed",
     "app/upstream/evm.py": "so is the check of a node's chain id: the node owns it",
+    "app/chain/builder.py": "a worker process serves every request: the builder owns the task that feeds it, and ends both",
     "app/chain/flight.py": "a fill outlives the request that began it: its flight owns the task",
 }
 _LOOP = re.compile(r"(^|_)loop$")

@@ -19,15 +19,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import copy
 import logging
 import random
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from app.chain.fill import Fill, Stage, Verdict, judge
+from app.chain.memory import FailureMemory, raised_once
 from app.chain.permits import refusal
 from app.core.budget import Priority, Refusal
 from app.core.deadlines import reached
@@ -76,15 +75,6 @@ class _Run(Generic[K, V]):
     task: asyncio.Task[V] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Memo:
-    """How the last run of a key failed. `final` is false when nobody was there to see a first failure."""
-
-    error: ProofError
-    expires_at: float
-    final: bool
-
-
 class Flights(Generic[K, V]):
     """The fills in flight, by key. Belongs to one event loop.
 
@@ -109,12 +99,11 @@ class Flights(Generic[K, V]):
         self._fill_deadline_s = fill_deadline_s
         self._failure_memo_s = failure_memo_s
         self._permanent_memo_s = permanent_memo_s
-        self._max_memos = max_memos
         self._verdict_of = verdict_of
         self._jitter = jitter
         self._runs: dict[K, _Run[K, V]] = {}
         self._flying: dict[asyncio.Task[V], _Run[K, V]] = {}  # the strong references; includes runs forgotten by key
-        self._memos: OrderedDict[K, _Memo] = OrderedDict()
+        self._memos: FailureMemory[K] = FailureMemory(max_memos)
         self._closed = False
         self.fills = 0
         self.joins = 0
@@ -163,10 +152,10 @@ class Flights(Generic[K, V]):
             raise Draining("this server is shutting down")
         if deadline is not None and deadline <= now:
             raise RequestTimeout("the deadline has passed", stage=self._first_stage.value)
-        memo = self._memo(key, now)
+        memo = self._memos.recall(key, now)
         if memo is not None and memo.final:
             self.memo_hits += 1
-            raise _again(memo.error, wait_s=memo.expires_at - now)
+            raise raised_once(memo.error, wait_s=memo.expires_at - now)
         run = self._runs.get(key)
         stage = self._first_stage if run is None else run.handle.stage
         if cutoff is not None and cutoff <= now and stage is Stage.QUEUED:
@@ -202,8 +191,7 @@ class Flights(Generic[K, V]):
         for run in overtaken:
             run.handle.valid = False
             self._forget(run)
-        for key in [key for key in self._memos if matches(key)]:
-            del self._memos[key]
+        self._memos.forget_all(matches)
         return len(overtaken)
 
     async def aclose(self) -> None:
@@ -289,7 +277,7 @@ class Flights(Generic[K, V]):
             error = RpcUnavailable("the chain changed while the block was read; retry")
         if error is None:
             value = task.result()
-            self._memos.pop(run.key, None)
+            self._memos.forget(run.key)
             for lease in run.leases:
                 if not lease.outcome.done():
                     lease.outcome.set_result(value)
@@ -308,14 +296,14 @@ class Flights(Generic[K, V]):
             if first:
                 self._hand_over(run, error)
         elif handle.memo_s is not None:
-            self._remember(run.key, error, handle.memo_s)
+            self._memos.keep(run.key, error, now, handle.memo_s)
         elif verdict is Verdict.PERMANENT:
-            self._remember(run.key, error, self._permanent_memo_s)
+            self._memos.keep(run.key, error, now, self._permanent_memo_s)
         elif verdict is not Verdict.ANSWER:
             again = first and not stalled
             if not (again and self._hand_over(run, error)):
                 memo_s = self._failure_memo_s * (0.5 + self._jitter())
-                self._remember(run.key, error, memo_s, final=not again)
+                self._memos.keep(run.key, error, now, memo_s, final=not again)
         self._tell(run, error)
 
     def _hand_over(self, run: _Run[K, V], error: ProofError) -> bool:
@@ -341,29 +329,5 @@ class Flights(Generic[K, V]):
     def _tell(self, run: _Run[K, V], error: ProofError) -> None:
         for lease in run.leases:
             if not lease.outcome.done():
-                lease.outcome.set_exception(_again(error))
+                lease.outcome.set_exception(raised_once(error))
         run.leases.clear()
-
-    # --- memory of failures -----------------------------------------------------------------------------------------
-
-    def _memo(self, key: K, now: float) -> _Memo | None:
-        memo = self._memos.get(key)
-        if memo is not None and memo.expires_at <= now:
-            del self._memos[key]
-            return None
-        return memo
-
-    def _remember(self, key: K, error: ProofError, memo_s: float, *, final: bool = True) -> None:
-        if memo_s > 0:
-            self._memos[key] = _Memo(_again(error), self._clock.now() + memo_s, final)
-            self._memos.move_to_end(key)
-            while len(self._memos) > self._max_memos:
-                self._memos.popitem(last=False)
-
-
-def _again(error: ProofError, *, wait_s: float = 0.0) -> ProofError:
-    """A copy to be raised once. An instance raised by many callers would grow its traceback with each of them."""
-    again = copy.copy(error)
-    if again.retriable and wait_s > 0:
-        again.retry_after_s = max(wait_s, again.retry_after_s or 0.0)
-    return again

@@ -151,4 +151,4 @@ def _close_result_writer(executor: ProcessPoolExecutor) -> None:
 
     While it is open, a worker killed in the middle of a result leaves the pool reading for ever, and the job without an end.
     """
-    executor._result_queue._writer.close()  # type: ignore[attr-defined]
+    executor._result_queue._writer.close()  # type: ignore[attr-defined] # no public way to this end of the pipe
