@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.scripted_behaviours import hang
 from tests.scripted_node import ScriptedNode
-from tests.serving.process import PROOF, Program, configuration, running
+from tests.serving.process import PROOF, configuration, running
 
 PROBES = ("/livez", "/readyz", "/health", "/metrics", "/api/v1/health", "/api/v1/chains")
 CROWD = 500
@@ -69,11 +69,5 @@ async def test_B68_readiness_follows_the_node_and_liveness_does_not(node: Script
         assert (ready.status, alive.status) == (503, 200)
         assert ready.json["reasons"] == ["no chain is servable", "chain: no head seen yet"]
         await node.start()
-        await until_ready(program)
+        await program.ready()
         assert (await program.get("/readyz")).json["reasons"] == []
-
-
-async def until_ready(program: Program) -> None:
-    async with asyncio.timeout(60):
-        while (await program.get("/readyz")).status != 200:  # noqa: ASYNC110 - another process tells nobody
-            await asyncio.sleep(0.05)

@@ -71,6 +71,7 @@ async def test_Q1_Q6_what_is_in_flight_is_answered_after_the_socket_closed(
 
 async def test_Q2_probes_say_no_at_once_while_proofs_are_served(node: ScriptedNode, tmp_path: Path) -> None:
     async with running(tmp_path, configuration(node.url, **LONG_LAME_DUCK)) as program:
+        await program.ready()
         kept = await program.line()
         assert "connection" not in (await kept.get(PROOF)).headers
         program.signal(signal.SIGTERM)
@@ -237,6 +238,7 @@ async def test_B57_no_request_fails_while_a_loaded_server_is_told_to_end(
         idle = await program.line()
         await idle.get("/livez")
         silent = await program.line()
+        await program.ready()  # what is fetched from now on is known to be final, and not asked for again
         for path in (PROOF, OTHER_PROOF):
             assert (await program.get(path)).status == 200
         hanging = await program.line()
@@ -271,3 +273,24 @@ def test_Q9_the_example_says_how_long_to_wait_for_the_end() -> None:
     assert f"above {total_s:g} with these defaults" in where.replace("\n# ", " ")
     for supervisor in ("terminationGracePeriodSeconds", "TimeoutStopSec", "stop_grace_period"):
         assert supervisor in where
+
+
+async def test_a_fault_that_nobody_caught_ends_it_with_1(node: ScriptedNode, tmp_path: Path) -> None:
+    broken = """
+import asyncio
+from app.chain.chain import Chain
+
+async def run(self):
+    await asyncio.sleep(0.2)
+    raise RuntimeError("S3cr3t")
+
+Chain.run = run
+"""
+    async with running(tmp_path, configuration(node.url), prelude=broken) as program:
+        assert await program.ended() == 1
+        fault = program.event("unhandled_exception")
+        assert fault is not None
+        assert (fault["source"], fault["type"], fault["detail"]) == ("main", "RuntimeError", None)
+        assert "S3cr3t" not in program.said
+        assert program.plain_lines == []
+        await program.leaves_nobody_behind()
