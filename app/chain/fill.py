@@ -95,6 +95,11 @@ class Fill:
             deadline.set(self.deadline)
             self._limit.reschedule(asyncio.get_running_loop().time() + self._limit_s)
 
+    @property
+    def timed_out(self) -> bool:
+        """Whether the fill is being cancelled because its own deadline passed."""
+        return self._limit is not None and self._limit.expired()
+
     def attach(self, limit: asyncio.Timeout, stage: Stage) -> None:
         """For `Flights`: the fill begins."""
         self._limit = limit

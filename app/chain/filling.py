@@ -131,7 +131,7 @@ class Filling:
             result = _RESULT_OF.get(type(error), "unavailable")
             raise
         except asyncio.CancelledError:
-            result = "cancelled"
+            result = "timeout" if fill.timed_out else "cancelled"
             raise
         finally:
             self._metrics.fill_total.labels(*labels, result).inc()
