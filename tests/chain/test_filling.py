@@ -416,6 +416,7 @@ async def test_a_caller_that_could_not_use_a_permit_any_more_is_refused_and_the_
     deadline.set(made.clock.now() + 2)
     hurried = asyncio.create_task(made.chain.filling.block(BlockRef(height=BUSY - 1)))
     await made.clock.advance(1.5)
+    assert hurried.done()
     with pytest.raises(ChainOverloaded) as refused:
         await hurried
     assert refused.value.extra["reason"] == "fill_wait_timeout"
@@ -433,6 +434,7 @@ async def test_F4_the_deadline_of_the_first_caller_is_not_that_of_the_fill() -> 
     hurried = asyncio.create_task(made.chain.filling.block(AT))
     await hold.reached()
     await made.clock.advance(1.01)
+    assert hurried.done()
     with pytest.raises(RequestTimeout) as late:
         await hurried
     assert late.value.extra["stage"] == "fetch"
@@ -462,6 +464,7 @@ async def test_a_fill_that_takes_too_long_is_cut_and_counted() -> None:
     asking = asyncio.create_task(made.chain.filling.block(AT))
     await hold.reached()
     await made.clock.advance(121)
+    assert asking.done()
     with pytest.raises(RequestTimeout):
         await asking
     assert made.calls() == {"fetch": 1}  # a second stall is not bought

@@ -264,6 +264,16 @@ async def test_D6_a_reorg_is_told_at_the_lowest_height_that_shows_it(fork_at: in
     assert tracked.reorgs == [shown_at]
 
 
+async def test_D6_the_new_branch_growing_past_the_old_one_is_no_second_reorg() -> None:
+    tracked = Tracked()
+    for latest in range(97, 104):
+        await tracked.poll(latest)
+    for head in range(100, 106):
+        tracked.fork_from(100, fork=1, head=head)
+        await tracked.head.poll()
+    assert tracked.reorgs == [100]
+
+
 async def test_a_reorg_and_the_way_back_are_two() -> None:
     tracked = Tracked()
     await tracked.poll(100)
@@ -440,6 +450,8 @@ async def test_a_refresh_nobody_waits_for_any_more_leaves_no_fault_behind() -> N
     hold.release()
     await settle()
     del task
+    tracked.say(100)
+    await tracked.head.refresh()
     gc.collect()
     assert faults == []
 
