@@ -18,7 +18,7 @@ from app.chain.builder import open_builder
 from app.chain.chain import Chain
 from app.chain.figures import Figures
 from app.chain.head import FinalityRule
-from app.chain.ports import Anchors, Builder, Clock, Upstream
+from app.chain.ports import Anchors, Builder, Clock, Ledger, Upstream
 from app.chain.rules import ChainRules
 from app.chain.supervision import Loop, supervise
 from app.core.admission import Door
@@ -34,6 +34,7 @@ from app.settings import (
     redacted,
     secrets_of,
 )
+from app.store.memory import MemoryLedger
 from app.upstream.demo import demo_chains, demo_examples, demo_transport
 from app.upstream.evm import EvmNode
 from app.upstream.posting import NodeLimits
@@ -225,6 +226,9 @@ def _build_chain(
         max_fills=chosen.cache.max_concurrent_block_fills,
         max_queued_fills=chosen.cache.max_queued_fills,
         cache_bytes=chosen.cache.merkle_max_bytes,
+        backfill=chosen.cache.merkle_backfill_enabled,
+        retention_blocks=chosen.cache.merkle_retention_blocks,
+        anchor_interval=chosen.anchors.interval,
         fill_deadline_s=settings.admission.request_timeout_secs,
         min_useful_s=_min_useful_s(settings),
         saturation_threshold_s=settings.saturation.threshold_secs,
@@ -232,7 +236,7 @@ def _build_chain(
     )
     metrics.register_chain(chosen.name, chosen.chain_key, [each.name for each in chosen.upstream_list])
     anchors = _build_anchors(chosen.chain_key, chosen.anchors)
-    chain = Chain(rules, upstream, builder, anchors, metrics, MonotonicClock())
+    chain = Chain(rules, upstream, builder, anchors, metrics, MonotonicClock(), ledger=MemoryLedger())
     for loop in chain.loops:
         metrics.register_task(loop.name)
     metrics.before_scrape(Figures(chain, metrics).publish)
@@ -301,3 +305,4 @@ class _Counting:
 if TYPE_CHECKING:
     _fits: type[Upstream] = SingleUpstream
     _anchors_fit: type[Anchors] = SelfAttested
+    _ledger_fits: type[Ledger] = MemoryLedger

@@ -151,6 +151,16 @@ class ChainAnchors(_CamelBody):
     attested_height: Exact | None = None
 
 
+class ChainBackfill(_CamelBody):
+    """Blocks filled ahead of requests: the heights that are to be (lowest and highest), how many are missing, the lowest done."""
+
+    state: str
+    window: Annotated[list[Exact], Field(min_length=2, max_length=2)] | None = None
+    remaining: Exact = 0
+    lowest: Exact | None = None
+    error: str | None = None
+
+
 class ChainStatus(_CamelBody):
     """One chain: what can be proven on it, how far it is, and how its upstreams fare (by name, never by address)."""
 
@@ -163,6 +173,7 @@ class ChainStatus(_CamelBody):
     safe: Exact | None = None
     finalized: Exact | None
     anchors: ChainAnchors
+    backfill: ChainBackfill | None = None
     servable: bool
     saturated: bool = False
     reasons: list[str]

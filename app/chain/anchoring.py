@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from app.core.errors import ProofError
+from app.core.provable_block import ProvableBlock
 from app.metrics import Metrics
 
 from .head import HeadTracker
@@ -24,20 +25,22 @@ class Anchoring:
         rules: ChainRules,
         anchors: Anchors,
         head: HeadTracker,
-        root_at: Callable[[int], Awaitable[bytes]],
+        block_at: Callable[[int], Awaitable[ProvableBlock]],
+        turns: asyncio.Semaphore,
         metrics: Metrics,
         caught_up: asyncio.Event,
     ) -> None:
-        """`caught_up` is set once every height that is final at that moment is anchored."""
+        """`block_at` yields the checked canonical block of a finalized height, filled in the class BACKFILL; `turns` bounds the
+        claims to permits of that class, which others make too. `caught_up` is set once every height that is final at that moment
+        is anchored."""
         self._rules = rules
         self._anchors = anchors
         self._head = head
         self._metrics = metrics
         self._caught_up = caught_up
         self._head_moved = asyncio.Event()
-        self._root_at = root_at
-        # As many claims as there are permits: backfill that waits beyond that is turned away.
-        self._turns = asyncio.Semaphore(rules.max_fills)
+        self._block_at = block_at
+        self._turns = turns
         self.stalled: str | None = None
 
     def __repr__(self) -> str:
@@ -71,4 +74,4 @@ class Anchoring:
 
     async def _root_in_turn(self, height: int) -> bytes:
         async with self._turns:
-            return await self._root_at(height)
+            return (await self._block_at(height)).usc_root

@@ -22,6 +22,9 @@ from app.core.blocks import Position
 ENTRY_OVERHEAD_BYTES = 1024
 """What an entry costs beside the block: keys, entry, list nodes. An estimate on the safe side."""
 
+FIRST_GUESS_BYTES = 64 * 1024
+"""What a block costs, before any is held."""
+
 POSITION_BYTES = 160
 """What one known transaction position costs: a 32-byte key, its tuple, its share of the dictionary."""
 
@@ -130,6 +133,13 @@ class BlockCache(Generic[B]):
             self._positions[hashes[start : start + 32]] = (block, start // 32)
         return True
 
+    @property
+    def room_ahead(self) -> int:
+        """How many blocks may be kept that nobody asked for yet: as many as take three quarters of the bytes at the mean size
+        of what is held, so that what is asked for does not drive them out at once."""
+        mean_bytes = self.size_bytes / self.entries if self.entries else FIRST_GUESS_BYTES
+        return int(0.75 * min(self.max_bytes / mean_bytes, self._pins.maxsize))
+
     def drop(self, block_hash: bytes, reason: str = "dropped") -> bool:
         """Forgets a block. False when it was not there."""
         entry = self._blocks.pop(block_hash, None)
@@ -144,6 +154,13 @@ class BlockCache(Generic[B]):
         for block_hash in old:
             self.drop(block_hash, "retention")
         return len(old)
+
+    def retire(self, low: int, high: int) -> int:
+        """Forgets the blocks known to be canonical at heights from `low` to `high`. Returns how many went."""
+        within = range(low, high + 1)
+        heights = within if len(within) < len(self._pins) else [height for height in self._pins if height in within]
+        pinned = [self._pins[height].block_hash for height in heights if height in self._pins]
+        return sum(self.drop(block_hash, "retention") for block_hash in pinned)
 
     def _dropped(self, entry: _Entry[B], reason: str) -> None:
         self.evictions[reason] += 1

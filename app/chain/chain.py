@@ -9,7 +9,6 @@ canonical hash is asked for again on every request: one light call, shared by al
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,8 +23,7 @@ from app.core.hexadecimal import to_hex
 from app.core.provable_block import ProvableBlock
 from app.metrics import Metrics
 
-from .anchoring import Anchoring
-from .backfill import Backfill
+from .background import Background
 from .cache import BlockCache
 from .canon import Canon
 from .filling import Filling
@@ -36,7 +34,7 @@ from .listing import listing_of
 from .load import Load
 from .ports import Anchors, Builder, Clock, Ledger, Upstream
 from .rules import ChainRules
-from .supervision import Loop, supervise
+from .supervision import Loop
 
 REPLACED_TRIES = 3
 """How often a block is looked for again when a reorg replaced it, or moved a transaction out of it, while it was filled."""
@@ -114,23 +112,11 @@ class Chain:
             jitter=jitter,
         )
         self._positions: Flights[bytes, Position | None] = Flights(clock, first_stage=Stage.RESOLVING, jitter=jitter)
-        self.anchored = asyncio.Event()
-        """Set once every height finalized at that moment was anchored, or at once where there are no anchors to make."""
-        self._background = [(Loop(f"head:{self.name}"), self.head.run)]
-        # As many claims as there are permits: backfill that waits beyond that is turned away.
-        turns, block_at = asyncio.Semaphore(rules.max_fills), self._block_in_background
-        self._anchoring = None
-        if anchors is None:
-            self.anchored.set()
-        else:
-            self._anchoring = Anchoring(rules, anchors, self.head, block_at, turns, metrics, self.anchored)
-            self._background.append((Loop(f"anchors:{self.name}"), self._anchoring.run))
-        self.backfill = None
-        if ledger is not None:
-            self.backfill = Backfill(
-                rules, self.head, self.cache, self.permits, ledger, anchors, block_at, turns, clock
-            )
-            self._background.append((Loop(f"backfill:{self.name}"), self.backfill.run))
+        self._background = Background(
+            rules, self.head, self.cache, self.permits, anchors, ledger, self._block_in_background, metrics, clock
+        )
+        self.anchored = self._background.anchored
+        self.backfill = self._background.backfill
 
     def __repr__(self) -> str:
         return f"<Chain {self.name} key={self.key} {self.head!r} {self.permits!r} {self.cache!r}>"
@@ -150,7 +136,7 @@ class Chain:
     @property
     def loops(self) -> tuple[Loop, ...]:
         """The background loops of this chain."""
-        return tuple(loop for loop, _ in self._background)
+        return self._background.loops
 
     @property
     def servable(self) -> bool:
@@ -178,7 +164,7 @@ class Chain:
     @property
     def anchoring_stalled(self) -> str | None:
         """The code of what keeps anchors from being made; None while nothing does."""
-        return None if self._anchoring is None else self._anchoring.stalled
+        return self._background.anchoring_stalled
 
     def status(self) -> dict[str, object]:
         """What a listing says of this chain. No addresses."""
@@ -323,9 +309,7 @@ class Chain:
 
     async def run(self) -> None:
         """Every loop of this chain, until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for loop, body in self._background:
-                group.create_task(supervise(loop, body, self._metrics), name=loop.name)
+        await self._background.run()
 
     async def aclose(self) -> None:
         """Ends what is in flight."""
@@ -339,9 +323,7 @@ class Chain:
             self.canon.pin(block.height, block.block_hash, final=was_final)
 
     def _on_head(self) -> None:
-        for follower in (self._anchoring, self.backfill):
-            if follower is not None:
-                follower.head_moved()
+        self._background.head_moved()
         safe = self.head.heads.safe
         if safe is not None:
             self._metrics.chain_safe_head.labels(self.name).set(safe)
@@ -352,7 +334,6 @@ class Chain:
         self._metrics.reorgs_total.labels(self.name).inc()
         finalized = self.head.heads.finalized
         self.canon.overtake(height)
-        if self.backfill is not None:
-            self.backfill.overtake(height)
+        self._background.overtake(height)
         self.filling.overtake(0 if finalized is None else min(height, finalized + 1))
         self._positions.invalidate(lambda _: True)

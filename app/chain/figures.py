@@ -37,6 +37,10 @@ class Figures:
         self._grow(metrics.singleflight_joins_total, (name,), flights.joins)
         self._grow(metrics.singleflight_handover_total, (name,), flights.handovers)
         self._grow(metrics.singleflight_memo_hits_total, (name,), flights.memo_hits)
+        if chain.backfill is not None:
+            metrics.backfill_remaining_blocks.labels(name).set(chain.backfill.remaining)
+            if chain.backfill.lowest is not None:
+                metrics.backfill_lowest_height.labels(name).set(chain.backfill.lowest)
         limit = chain.load.door.limit
         metrics.admission_in_flight.labels("chain", name).set(chain.load.door.taken)
         metrics.admission_limit.labels("chain", name).set(math.inf if limit is None else limit)

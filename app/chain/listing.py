@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .backfill import State
+
 if TYPE_CHECKING:
     from .chain import Chain
 
@@ -29,9 +31,25 @@ def listing_of(chain: Chain, upstreams: list[dict[str, object]]) -> dict[str, ob
             **({"note": "development: accepted by no chain"} if chain.anchor_source == "self" else {}),
             **({"stalled": chain.anchoring_stalled} if chain.anchoring_stalled else {}),
         },
+        "backfill": _backfill_of(chain),
         "cache": {"blocks": chain.cache.entries, "bytes": chain.cache.size_bytes},
         "upstreams": upstreams,
         "servable": chain.servable,
         "saturated": chain.saturated,
         "reasons": list(chain.reasons),
+    }
+
+
+def _backfill_of(chain: Chain) -> dict[str, object]:
+    """Which heights are filled ahead of requests, and how far that is."""
+    backfill = chain.backfill
+    if backfill is None or backfill.state is State.OFF:
+        return {"state": State.OFF.value, "window": None, "remaining": 0, "lowest": None}
+    window = backfill.window
+    return {
+        "state": backfill.state.value,
+        "window": [window.low, window.high] if window.size else None,
+        "remaining": backfill.remaining,
+        "lowest": backfill.lowest,
+        **({"error": backfill.last_error} if backfill.state is State.FAILING else {}),
     }

@@ -9,7 +9,7 @@ from app.core.blocks import BlockBodies, BlockName, BlockRef, Position
 from app.core.continuity import Bracket
 from app.core.provable_block import BuildRequest, ProvableBlock
 
-__all__ = ["Anchors", "BlockBodies", "BlockName", "BlockRef", "Builder", "Clock", "Position", "Upstream"]
+__all__ = ["Anchors", "BlockBodies", "BlockName", "BlockRef", "Builder", "Clock", "Ledger", "Position", "Upstream"]
 
 T = TypeVar("T")
 
@@ -86,6 +86,28 @@ class Anchors(Protocol):
 
     def known_roots(self, first: int, last: int) -> tuple[bytes, ...] | None:
         """The usc roots of [first, last] where all of them are at hand, else None."""
+        ...
+
+
+class Ledger(Protocol):
+    """What is remembered of one chain's backfill, if possible for longer than the process lives. Each call is one transaction:
+    done or not done, whatever happens meanwhile. Raises what its store raises; the loop that asked is then started anew."""
+
+    async def done(self) -> tuple[tuple[int, int], ...]:
+        """The heights that were noted and not forgotten, as closed intervals, lowest first."""
+        ...
+
+    async def note(self, height: int, block_hash: bytes | None, transaction_hashes: bytes) -> None:
+        """`height` is done: this block stands there, holding these transactions (their hashes, in order, joined). None and no
+        transactions: the block was refused for good."""
+        ...
+
+    async def forget_from(self, height: int) -> None:
+        """A reorg: nothing is known of heights from `height` on."""
+        ...
+
+    async def forget_below(self, height: int) -> None:
+        """Nothing below `height` is wanted any more."""
         ...
 
 

@@ -21,6 +21,9 @@ class ChainRules:
     max_fills: int = 16
     max_queued_fills: int = 64
     cache_bytes: int = 256 * 2**20
+    backfill: bool = False
+    retention_blocks: int | None = None
+    anchor_interval: int = 10
     fill_deadline_s: float = 120.0
     min_useful_s: float = 0.5
     head_interval_s: float = 2.0

@@ -203,6 +203,12 @@ class Metrics:
         )
         self.chain_safe_head = gauge("chain_safe_head", "Newest height held to be safe.", "chain")
         self.chain_attested_head = gauge("chain_attested_head", "Newest anchored height.", "chain")
+        self.backfill_lowest_height = gauge(
+            "backfill_lowest_height", "Lowest height filled ahead of requests; 0 before the first.", "chain"
+        )
+        self.backfill_remaining_blocks = gauge(
+            "backfill_remaining_blocks", "Blocks of the retention window that are not filled yet.", "chain"
+        )
 
         ProcessCollector(registry=registry)
         self.build_info.labels(version=version, git_sha=git_sha).set(1)
@@ -245,6 +251,8 @@ class Metrics:
             self.reorgs_total,
             self.chain_safe_head,
             self.chain_attested_head,
+            self.backfill_lowest_height,
+            self.backfill_remaining_blocks,
             self.saturated,
             self.saturation_open_seconds,
         ):

@@ -16,7 +16,6 @@ NOT_YET_IN_FORCE = (
     "database_url",
     "block_store_url",
     "consumers",
-    "saturation",
     "chains.eth_rpc_fallback_urls",
     "chains.upstreams.derives_from",
     "chains.upstreams.max_concurrent",
@@ -27,8 +26,6 @@ NOT_YET_IN_FORCE = (
     "chains.routing.primary_grace_secs",
     "chains.routing.primary_retry_cap_secs",
     "chains.routing.hedge",
-    "chains.cache.merkle_retention_blocks",
-    "chains.cache.merkle_backfill_enabled",
     "chains.anchors.source=static",
     "chains.anchors.source=creditcoin",
 )

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from app.chain.chain import Chain
 from app.chain.head import FinalityRule
-from app.chain.ports import Anchors
+from app.chain.ports import Anchors, Ledger
 from app.chain.rules import ChainRules
 from app.core.block_building import build
 from app.core.blocks import BlockBodies, BlockName, BlockRef, Position
@@ -135,6 +135,7 @@ class RecordedChain:
         name: str = "sepolia",
         clock: ManualClock | None = None,
         metrics: Metrics | None = None,
+        ledger: Ledger | None = None,
         **rules: Any,
     ) -> None:
         """`clock` and `metrics` are given where several chains share them; `rules` are any others of `ChainRules`."""
@@ -153,7 +154,14 @@ class RecordedChain:
             **rules,
         )
         self.chain = Chain(
-            chain_rules, self.upstream, self.builder, anchors, self.metrics, self.clock, jitter=lambda: 0.5
+            chain_rules,
+            self.upstream,
+            self.builder,
+            anchors,
+            self.metrics,
+            self.clock,
+            ledger=ledger,
+            jitter=lambda: 0.5,
         )
         for height in range(first, last + 1):
             self.put(sepolia(height))

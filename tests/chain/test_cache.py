@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from app.chain.cache import ENTRY_OVERHEAD_BYTES, POSITION_BYTES, BlockCache
+from app.chain.cache import ENTRY_OVERHEAD_BYTES, FIRST_GUESS_BYTES, POSITION_BYTES, BlockCache
 from app.core.blocks import Position
 
 KIB = 1024
@@ -185,3 +185,35 @@ def test_the_gauges_are_in_the_repr() -> None:
 def test_a_bound_that_leaves_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="max_bytes"):
         BlockCache(0)
+
+
+@pytest.mark.parametrize(("low", "high"), [(3, 5), (0, 10_000)])
+def test_heights_that_are_retired_go_with_their_blocks_and_others_stay(low: int, high: int) -> None:
+    cache: BlockCache[Block] = BlockCache(100 * KIB)
+    for height in range(3, 6):
+        cache.land(block(height))
+        cache.pin(height, block(height).block_hash)
+    away = [block(20_000), block(4, fork=1)]
+    for each in away:
+        cache.land(each)
+    cache.pin(20_000, away[0].block_hash)
+    cache.pin(4_000, word(77))  # known and not held
+    assert cache.retire(low, high) == 3
+    assert [cache.peek(each.block_hash) for each in away] == away, "one is elsewhere, the other was never canonical"
+    assert cache.entries == 2
+    assert cache.evictions["retention"] == 3
+
+
+def test_there_is_room_ahead_for_three_quarters_of_the_bytes_at_the_mean_size() -> None:
+    cache: BlockCache[Block] = BlockCache(100 * KIB)
+    assert cache.room_ahead == int(0.75 * 100 * KIB / FIRST_GUESS_BYTES)
+    cache.land(block(1, size_bytes=4 * KIB - ENTRY_OVERHEAD_BYTES))
+    assert cache.room_ahead == 18
+    cache.land(block(2, size_bytes=8 * KIB - ENTRY_OVERHEAD_BYTES))
+    assert cache.room_ahead == 12
+
+
+def test_there_is_no_more_room_ahead_than_heights_can_be_pinned() -> None:
+    cache: BlockCache[Block] = BlockCache(100 * KIB, max_pins=8)
+    cache.land(block(1))
+    assert cache.room_ahead == 6

@@ -1,0 +1,237 @@
+"""Filling what nobody has asked for yet: the finalized blocks of the retention window, newest first, with permits to spare.
+
+    head moved, or a fill ended -> core/gaps: the next height -> a turn -> a permit of the class BACKFILL -> the same flights,
+    upstream, builder and cache as for a request -> the ledger notes it
+
+The budget sees to it that requests go first (P1-P3), and a request for a block that is being backfilled joins its fill. Nothing
+above the finalized height is fetched (P7). What fails is tried again until it is done, with pauses in which nothing is held; what
+is refused for good is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Awaitable, Callable
+
+from app.core.errors import HistoryUnavailable, ProofError
+from app.core.gaps import Backlog, Window
+from app.core.provable_block import ProvableBlock
+from app.core.setbacks import Setbacks
+
+from .cache import BlockCache
+from .fill import Verdict, judge
+from .head import HeadTracker
+from .permits import Permits
+from .ports import Anchors, Clock, Ledger
+from .rules import ChainRules
+
+log = logging.getLogger(__name__)
+
+HISTORY_MEMORY_S = 3600.0
+"""For so long nothing is asked for below a height that no node keeps any more."""
+
+
+class State(enum.StrEnum):
+    """What the backfill of a chain is doing. The values are shown in listings."""
+
+    OFF = "off"
+    WAITING = "waiting for a finalized height"
+    FILLING = "filling"
+    FAILING = "failing"
+    CAUGHT_UP = "caught up"
+
+
+class Backfill:
+    """Owned by its chain, which runs `run` and calls `head_moved` and `overtake`.
+
+    `block_at` yields the checked canonical block of a finalized height, filled in the class BACKFILL; `turns` bounds the claims
+    to permits of that class, which others make too.
+    """
+
+    def __init__(
+        self,
+        rules: ChainRules,
+        head: HeadTracker,
+        cache: BlockCache[ProvableBlock],
+        permits: Permits,
+        ledger: Ledger,
+        anchors: Anchors | None,
+        block_at: Callable[[int], Awaitable[ProvableBlock]],
+        turns: asyncio.Semaphore,
+        clock: Clock,
+    ) -> None:
+        self._rules = rules
+        self._head = head
+        self._cache = cache
+        self._permits = permits
+        self._ledger = ledger
+        self._anchors = anchors
+        self._block_at = block_at
+        self._turns = turns
+        self._clock = clock
+        self._backlog = Backlog(rules.retention_blocks, fewest=rules.anchor_interval)
+        self._setbacks = Setbacks()
+        self._in_flight: dict[int, bool] = {}  # height -> whether no reorg overtook it
+        self._overtaken_from: int | None = None
+        self._history: Window | None = None
+        self._history_again_at = 0.0
+        self._wake = asyncio.Event()
+        self.last_error: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<Backfill {self._rules.name} {self._backlog!r} {len(self._in_flight)} in flight, {self._setbacks!r}>"
+
+    # --- what is ----------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """What it is doing."""
+        if not self._rules.backfill:
+            return State.OFF
+        if self._head.heads.finalized is None:
+            return State.WAITING
+        if self._setbacks.outage:
+            return State.FAILING
+        return State.FILLING if self.remaining else State.CAUGHT_UP
+
+    @property
+    def window(self) -> Window:
+        """The heights that are to be filled; none before the first finalized height is known."""
+        return self._backlog.window
+
+    @property
+    def remaining(self) -> int:
+        """Heights of the window that are not done; 0 where nothing is to be filled."""
+        return self._backlog.remaining if self._rules.backfill else 0
+
+    @property
+    def lowest(self) -> int | None:
+        """The lowest height that is done; None when none is."""
+        return self._backlog.cursor
+
+    # --- what happens -----------------------------------------------------------------------------------------------
+
+    def head_moved(self) -> None:
+        """There may be more to fill."""
+        self._wake.set()
+
+    def overtake(self, height: int) -> None:
+        """A reorg: what was filled from `height` on is filled again once it is final."""
+        self._backlog.reopen_from(height)
+        for flying in self._in_flight:
+            if flying >= height:
+                self._in_flight[flying] = False
+        if self._overtaken_from is None or height < self._overtaken_from:
+            self._overtaken_from = height
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled. Whatever it did not expect ends it, with everything in flight; the next run reads the ledger."""
+        self._in_flight.clear()
+        await self._tell_ledger_of_reorg()
+        self._backlog.restore(await self._ledger.done())
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._wake.clear()
+                await self._tell_ledger_of_reorg()
+                await self._follow_head()
+                self._begin(group)
+                await self._something_changes()
+
+    async def _tell_ledger_of_reorg(self) -> None:
+        while self._overtaken_from is not None:
+            height = self._overtaken_from
+            await self._ledger.forget_from(height)
+            if self._overtaken_from == height:
+                self._overtaken_from = None
+
+    async def _follow_head(self) -> None:
+        finalized = self._head.heads.finalized
+        if finalized is None:
+            return
+        before = self.window
+        let_go = self._backlog.advance(finalized, room=self._cache.room_ahead, floor=self._floor())
+        if self.window == before:
+            return
+        if let_go is not None:
+            self._cache.retire(let_go.low, let_go.high)
+        if self._rules.retention_blocks is not None:
+            self._cache.retire_below(finalized - self._rules.retention_blocks + 1)
+        self._setbacks.forget(self.window.low, self.window.high)
+        await self._ledger.forget_below(self.window.low)
+
+    def _floor(self) -> int:
+        """Nothing below is of use, or to be had."""
+        genesis = None if self._anchors is None else self._anchors.genesis
+        history = 0 if self._history is None or self._clock.now() >= self._history_again_at else self._history.low
+        return max(genesis or 0, history)
+
+    def _begin(self, group: asyncio.TaskGroup) -> None:
+        """As many fills as may be in flight at once, each with a claim of its own."""
+        if not self._rules.backfill:
+            return
+        now = self._clock.now()
+        budget = self._permits.budget
+        width = self._setbacks.at_once(budget.limit - budget.reserve, now)
+        skipped = self._setbacks.not_due(now).union(self._in_flight)
+        while len(self._in_flight) < width:
+            height = self._backlog.next(skipped)
+            if height is None or not self._setbacks.may_try(height):
+                return
+            skipped.add(height)
+            self._in_flight[height] = True
+            group.create_task(self._fill(height), name=f"backfill:{self._rules.name}:{height}")
+
+    async def _something_changes(self) -> None:
+        now = self._clock.now()
+        at = self._setbacks.next_at(now)
+        try:
+            async with asyncio.timeout(None if at is None else at - now):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    # --- one height -------------------------------------------------------------------------------------------------
+
+    async def _fill(self, height: int) -> None:
+        began_at = self._clock.now()
+        try:
+            async with self._turns:
+                block = await self._block_at(height)
+        except HistoryUnavailable:
+            self._history = Window(height + 1, self.window.high)
+            self._history_again_at = self._clock.now() + HISTORY_MEMORY_S
+            self._setbacks.succeeded(height, self._clock.now())
+        except ProofError as error:
+            if judge(error) is Verdict.PERMANENT:
+                await self._done(height, None)
+            else:
+                self._failed(height, began_at, error.code)
+        else:
+            if block.settled:
+                await self._done(height, block)
+            else:
+                self._failed(height, began_at, "InconsistentSource")
+        finally:
+            del self._in_flight[height]
+            self._wake.set()
+
+    async def _done(self, height: int, block: ProvableBlock | None) -> None:
+        self._setbacks.succeeded(height, self._clock.now())
+        if not self._in_flight[height]:
+            return  # it may be another block by now
+        if block is None:
+            await self._ledger.note(height, None, b"")
+        else:
+            await self._ledger.note(height, block.block_hash, block.transaction_hashes)
+        if self._in_flight[height]:
+            self._backlog.note(height)
+
+    def _failed(self, height: int, began_at: float, code: str) -> None:
+        self.last_error = code
+        was_out = self._setbacks.outage
+        self._setbacks.failed(height, began_at, self._clock.now())
+        if self._setbacks.outage and not was_out:
+            log.warning("backfill fails", extra={"chain": self._rules.name, "height": height, "code": code})

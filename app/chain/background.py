@@ -1,0 +1,82 @@
+"""Everything that one chain does by itself: following the head, anchoring what is final, filling what nobody asked for yet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from app.core.provable_block import ProvableBlock
+from app.metrics import Metrics
+
+from .anchoring import Anchoring
+from .backfill import Backfill
+from .cache import BlockCache
+from .head import HeadTracker
+from .permits import Permits
+from .ports import Anchors, Clock, Ledger
+from .rules import ChainRules
+from .supervision import Loop, supervise
+
+
+class Background:
+    """Owned by its chain. `run` is the whole of it; `head_moved` and `overtake` tell its loops of what the head saw."""
+
+    def __init__(
+        self,
+        rules: ChainRules,
+        head: HeadTracker,
+        cache: BlockCache[ProvableBlock],
+        permits: Permits,
+        anchors: Anchors | None,
+        ledger: Ledger | None,
+        block_at: Callable[[int], Awaitable[ProvableBlock]],
+        metrics: Metrics,
+        clock: Clock,
+    ) -> None:
+        """`block_at` yields the checked canonical block of a finalized height, filled in the class BACKFILL."""
+        self._metrics = metrics
+        self._loops: list[tuple[Loop, Callable[[], Awaitable[None]]]] = [(Loop(f"head:{rules.name}"), head.run)]
+        # As many claims as there are permits: backfill that waits beyond that is turned away.
+        turns = asyncio.Semaphore(rules.max_fills)
+        self.anchored = asyncio.Event()
+        """Set once every height finalized at that moment was anchored, or at once where there are no anchors to make."""
+        self._anchoring: Anchoring | None = None
+        if anchors is None:
+            self.anchored.set()
+        else:
+            self._anchoring = Anchoring(rules, anchors, head, block_at, turns, metrics, self.anchored)
+            self._loops.append((Loop(f"anchors:{rules.name}"), self._anchoring.run))
+        self.backfill: Backfill | None = None
+        if ledger is not None:
+            self.backfill = Backfill(rules, head, cache, permits, ledger, anchors, block_at, turns, clock)
+            self._loops.append((Loop(f"backfill:{rules.name}"), self.backfill.run))
+
+    def __repr__(self) -> str:
+        return f"<Background {', '.join(loop.name for loop in self.loops)}>"
+
+    @property
+    def loops(self) -> tuple[Loop, ...]:
+        """The loops, running or down."""
+        return tuple(loop for loop, _ in self._loops)
+
+    @property
+    def anchoring_stalled(self) -> str | None:
+        """The code of what keeps anchors from being made; None while nothing does."""
+        return None if self._anchoring is None else self._anchoring.stalled
+
+    def head_moved(self) -> None:
+        """There may be more that is final."""
+        for follower in (self._anchoring, self.backfill):
+            if follower is not None:
+                follower.head_moved()
+
+    def overtake(self, height: int) -> None:
+        """A reorg seen at `height`."""
+        if self.backfill is not None:
+            self.backfill.overtake(height)
+
+    async def run(self) -> None:
+        """Every loop, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for loop, body in self._loops:
+                group.create_task(supervise(loop, body, self._metrics), name=loop.name)
