@@ -1,4 +1,4 @@
-"""The front door: `copath serve`, `copath prove`, `copath verify`."""
+"""The front door: `copath serve`, `copath prove`, `copath verify`, `copath backfill`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import typer
 
 from app import __version__, checker
 from app.api.visit import REQUEST_ID
+from app.backfilling import RangeRefused, chain_named, fill_range
 from app.core.hexadecimal import parse_hash, to_hex
 from app.house import CannotStart, demo_chains, prepare_logging
 from app.serving import ask_once
@@ -110,6 +111,28 @@ def prove(
     if status != 200:
         _stop(body.decode(), EXIT_REFUSED)
     typer.echo(body.decode())
+
+
+@program.command()
+def backfill(
+    chain: Annotated[str, typer.Option(help="Chain key or name.")],
+    first: Annotated[int, typer.Option("--from", min=0, help="The lowest height.")],
+    last: Annotated[int, typer.Option("--to", min=0, help="The highest height; it must be finalized.")],
+    config: ConfigOption = None,
+) -> None:
+    """Fill a range of blocks, each fetched once and checked as for a proof. Exit code 0: none failed."""
+    if first > last:
+        _stop("--from: must not be above --to", EXIT_CONFIGURATION)
+    loaded, _ = _load(config, {"logging.level": "error"})
+    prepare_logging(loaded, REQUEST_ID)
+    try:
+        chain_named(loaded.settings, chain)
+        tally = asyncio.run(fill_range(loaded.settings, chain, first, last))
+    except* (CannotStart, RangeRefused) as errors:
+        _stop(f"copath: {errors.exceptions[0]}", EXIT_REFUSED)
+    typer.echo("\n".join(tally.lines()))
+    if tally.failed:
+        raise typer.Exit(EXIT_REFUSED)
 
 
 @program.command()

@@ -31,6 +31,7 @@ EVERY_ROOM = frozenset(
         "house",
         "asgi",
         "serving",
+        "backfilling",
         "cli",
     }
 )
@@ -47,10 +48,11 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "settings": frozenset(),
     "metrics": frozenset(),
     "log": frozenset(),
-    "house": EVERY_ROOM - {"api", "asgi", "serving", "cli"} | {VERSION},
+    "house": EVERY_ROOM - {"api", "asgi", "serving", "backfilling", "cli"} | {VERSION},
     "asgi": frozenset({"api", "house", "settings", "core", "checker", VERSION}),
     "serving": frozenset({"api", "house", "settings", "core", "checker", "asgi", VERSION}),
-    "cli": frozenset({"api", "house", "settings", "core", "checker", "asgi", "serving", VERSION}),
+    "backfilling": frozenset({"house", "settings", "core"}),
+    "cli": frozenset({"api", "house", "settings", "core", "checker", "asgi", "serving", "backfilling", VERSION}),
     VERSION: frozenset(),
 }
 
@@ -68,6 +70,7 @@ LIBRARIES: Mapping[str, frozenset[str]] = {
     "house": frozenset(),
     "asgi": frozenset({"fastapi", "starlette", "uvicorn", "typer", "rich"}),
     "serving": frozenset({"starlette", "uvicorn"}),
+    "backfilling": frozenset({"rich"}),
     "cli": frozenset({"uvicorn", "typer", "rich"}),
     VERSION: frozenset(),
 }

@@ -15,8 +15,8 @@ import enum
 import logging
 from collections.abc import Awaitable, Callable
 
-from app.core.errors import HistoryUnavailable, ProofError
-from app.core.gaps import Backlog, Window
+from app.core.errors import HistoryUnavailable, NotFinalized, ProofError
+from app.core.gaps import Backlog, Heights, Window
 from app.core.provable_block import ProvableBlock
 from app.core.setbacks import Setbacks
 
@@ -31,6 +31,19 @@ log = logging.getLogger(__name__)
 
 HISTORY_MEMORY_S = 3600.0
 """For so long nothing is asked for below a height that no node keeps any more."""
+
+
+RANGE_PAUSES_S = (1.0, 2.0, 4.0, 8.0)
+"""Between two attempts at one height of a range that somebody waits for."""
+
+
+class Outcome(enum.StrEnum):
+    """What became of one height of a range."""
+
+    FILLED = "filled"
+    KNOWN = "known"  # it was done before
+    REFUSED = "refused"  # for good
+    FAILED = "failed"
 
 
 class State(enum.StrEnum):
@@ -140,6 +153,59 @@ class Backfill:
                 self._begin(group)
                 await self._something_changes()
 
+    async def fill_range(
+        self,
+        first: int,
+        last: int,
+        told: Callable[[int, Outcome, str], None],
+        *,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Fills [first, last] once, newest first; `told` hears what became of each height, and the code of an error.
+
+        For somebody who waits for it: nothing is given up for longer than a few pauses. Raises `NotFinalized` for heights that
+        are not.
+        """
+        finalized = self._head.heads.finalized
+        if finalized is None or last > finalized:
+            raise NotFinalized(f"block {last} is not finalized; the newest that is: {finalized}")
+        done = Heights(await self._ledger.done())
+        heights = iter(range(last, first - 1, -1))
+
+        async def work() -> None:
+            for height in heights:
+                outcome, code = (Outcome.KNOWN, "") if height in done else await self._attempts_at(height, pause)
+                told(height, outcome, code)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._width):
+                group.create_task(work())
+
+    async def _attempts_at(self, height: int, pause: Callable[[float], Awaitable[None]]) -> tuple[Outcome, str]:
+        for pause_s in (*RANGE_PAUSES_S, None):
+            try:
+                block = await self._block_at(height)
+            except ProofError as error:
+                code = error.code
+                if not error.retriable:
+                    if judge(error) is not Verdict.PERMANENT or isinstance(error, HistoryUnavailable):
+                        break
+                    await self._ledger.note(height, None, b"")
+                    return Outcome.REFUSED, code
+            else:
+                code = "InconsistentSource"
+                if block.settled:
+                    await self._ledger.note(height, block.block_hash, block.transaction_hashes)
+                    return Outcome.FILLED, ""
+            if pause_s is not None:
+                await pause(pause_s)
+        return Outcome.FAILED, code
+
+    @property
+    def _width(self) -> int:
+        """How many fills may be in flight at once."""
+        return self._permits.budget.limit - self._permits.budget.reserve
+
     async def _tell_ledger_of_reorg(self) -> None:
         while self._overtaken_from is not None:
             height = self._overtaken_from
@@ -173,8 +239,7 @@ class Backfill:
         if not self._rules.backfill:
             return
         now = self._clock.now()
-        budget = self._permits.budget
-        width = self._setbacks.at_once(budget.limit - budget.reserve, now)
+        width = self._setbacks.at_once(self._width, now)
         skipped = self._setbacks.not_due(now).union(self._in_flight)
         while len(self._in_flight) < width:
             height = self._backlog.next(skipped)

@@ -51,6 +51,8 @@ def demo_chains() -> list[dict[str, Any]]:
             "family": chain["family"],
             "eth_rpc_url": f"demo://{chain['name']}",
             "anchors": dict(chain["anchors"]),
+            # Single blocks far apart are no range to fill.
+            "cache": {"merkle_backfill_enabled": chain["anchors"]["source"] != "none"},
         }
         for chain in _index()["chains"]
     ]
