@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from app import __version__
@@ -22,6 +23,7 @@ from app.chain.ports import Anchors, Builder, Clock, Ledger, Upstream
 from app.chain.rules import ChainRules
 from app.chain.supervision import Loop, supervise
 from app.core.admission import Door
+from app.core.routing import RoutingRules
 from app.core.saturation import Gate, SaturationWindow
 from app.log import configure_logging, install_fault_hooks, loop_fault_handler
 from app.metrics import NO_CHAIN, Metrics
@@ -35,10 +37,12 @@ from app.settings import (
     secrets_of,
 )
 from app.store.memory import MemoryLedger
+from app.upstream.counting import Counting
 from app.upstream.demo import demo_chains, demo_examples, demo_transport
 from app.upstream.evm import EvmNode
+from app.upstream.failover import Failover
+from app.upstream.figures import UpstreamFigures
 from app.upstream.posting import NodeLimits
-from app.upstream.single import SingleUpstream
 
 __all__ = ["CannotStart", "House", "demo_chains", "demo_examples", "open_house", "prepare_logging", "watch_loop"]
 
@@ -244,31 +248,34 @@ def _build_chain(
 
 
 def _build_upstream(chosen: ChainSettings, metrics: Metrics, parts: AsyncExitStack) -> Upstream:
-    primary, *fallbacks = chosen.upstream_list
-    if fallbacks:
-        log.warning(
-            "only the first upstream is used until several are supported",
-            extra={"chain": chosen.name, "unused": [each.name for each in fallbacks]},
-        )
-    node = _build_node(primary, chosen, metrics)
-    parts.push_async_callback(node.aclose)
-    return SingleUpstream(node)
+    routing = chosen.routing
+    rules = RoutingRules(
+        freshness_blocks=routing.frontier_freshness_blocks,
+        grace_s=routing.primary_grace_secs,
+        primary_retry_cap_s=routing.primary_retry_cap_secs,
+        hedge=routing.hedge == "on",
+    )
+    upstream = Failover([_build_node(each, chosen, metrics) for each in chosen.upstream_list], rules=rules)
+    parts.push_async_callback(upstream.aclose)
+    metrics.before_scrape(UpstreamFigures(chosen.name, upstream, metrics).publish)
+    return upstream
 
 
 def _build_node(chosen: UpstreamSettings, chain: ChainSettings, metrics: Metrics) -> EvmNode:
     url = str(chosen.url)
-    try:
-        transport = demo_transport(url) if url.startswith("demo:") else None
-    except ValueError as error:
-        raise CannotStart(f"chain {chain.name}: {error}") from None
+    transport = demo_transport(url) if url.startswith("demo:") else None
+    limits = NodeLimits(attempt_timeout_s=chain.routing.attempt_timeout_secs)
+    if chosen.max_concurrent is not None:
+        limits = replace(limits, max_connections=chosen.max_concurrent)
     return EvmNode(
         chosen.name,
         url,
         chain_id=chain.chain_id,
+        derives_from=chosen.derives_from,
         headers=chosen.headers,
-        limits=NodeLimits(attempt_timeout_s=chain.routing.attempt_timeout_secs),
+        limits=limits,
         transport=transport,
-        observer=_Counting(metrics, chain.name, chosen.name),
+        observer=Counting(metrics, chain.name, chosen.name),
     )
 
 
@@ -278,31 +285,7 @@ def _build_anchors(chain_key: int, chosen: AnchorSettings) -> Anchors | None:
     return None
 
 
-class _Counting:
-    """What one node does, as metrics."""
-
-    def __init__(self, metrics: Metrics, chain: str, upstream: str) -> None:
-        self._metrics = metrics
-        self._labels = (chain, upstream)
-
-    def on_call(self, method: str, result: str, seconds: float) -> None:
-        self._metrics.upstream_requests_total.labels(*self._labels, method, result).inc()
-        self._metrics.upstream_request_duration_seconds.labels(*self._labels, method).observe(seconds)
-
-    def on_content_invalid(self, check: str) -> None:
-        self._metrics.content_invalid_total.labels(*self._labels, check).inc()
-
-    def on_pool_timeout(self) -> None:
-        self._metrics.upstream_pool_timeouts_total.labels(*self._labels).inc()
-
-    def on_batch_limit(self, size: int) -> None:
-        self._metrics.upstream_batch_limit.labels(*self._labels).set(size)
-
-    def on_state(self, up: bool) -> None:
-        self._metrics.upstream_up.labels(*self._labels).set(up)
-
-
 if TYPE_CHECKING:
-    _fits: type[Upstream] = SingleUpstream
+    _fits: type[Upstream] = Failover
     _anchors_fit: type[Anchors] = SelfAttested
     _ledger_fits: type[Ledger] = MemoryLedger

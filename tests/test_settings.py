@@ -546,8 +546,8 @@ def test_a_url_is_shown_by_host(url: str, shown: str) -> None:
 def test_knobs_without_machinery_are_named_when_turned(load: Load) -> None:
     assert load(ONE_CHAIN).not_in_force == []
     assert load(ONE_CHAIN, {"REQUEST_TIMEOUT_SECS": "5"}).not_in_force == []  # smaller defaults are nobody's doing
-    loaded = load("consumers: {rate: {enabled: true}}\n" + with_chain("routing: {hedge: on}"))
-    assert loaded.not_in_force == ["chains[chain_key 1].routing.hedge", "consumers.rate.enabled"]
+    loaded = load("consumers: {rate: {enabled: true}}\n" + with_chain("anchors: {source: static, path: a}"))
+    assert loaded.not_in_force == ["chains[chain_key 1].anchors.source", "consumers.rate.enabled"]
 
 
 # --- sizes ----------------------------------------------------------------------------------------------------------

@@ -42,6 +42,14 @@ class BlockName:
 
 
 @dataclass(frozen=True, slots=True)
+class Sighting:
+    """The block that one upstream, by name, showed when all were asked; None: it answered that it has none."""
+
+    upstream: str
+    block: BlockName | None
+
+
+@dataclass(frozen=True, slots=True)
 class Position:
     """Where an upstream says a transaction is. To be believed only once the block was rebuilt."""
 

@@ -37,6 +37,16 @@ def require_useful(useful_s: float, now: float, stage: str) -> None:
         raise RequestTimeout("the deadline leaves no time to ask the source chain", stage=stage)
 
 
+turn_ends_at: ContextVar[float | None] = ContextVar("turn_ends_at", default=None)
+"""When whoever is asked now must have answered, since others are left to ask. Unlike the deadline, this end is their fault."""
+
+
+def turn_left_s(now: float) -> float | None:
+    """Seconds left of the turn, 0 once it is over; None where nobody else is left to ask."""
+    ends_at = turn_ends_at.get()
+    return None if ends_at is None else max(0.0, ends_at - now)
+
+
 @dataclass(slots=True)
 class Trail:
     """How far the work in hand has come: `queue`, `resolve`, `fetch`, `verify` or `build`."""

@@ -26,6 +26,20 @@ class ContentInvalid(Exception):
         return f"{self.check}: {self.detail}"
 
 
+class Doubtful(Exception):
+    """What could be made of an upstream's data is not all that there should be: another upstream may have better.
+
+    Never shown to a client: when no upstream has better, `value` is what there is. Of several the one of the highest `worth`
+    counts. `wrong`: the data contradicts what the block's header commits to, and is not just incomplete.
+    """
+
+    def __init__(self, value: object, worth: int, *, wrong: bool = False) -> None:
+        super().__init__(worth, wrong)
+        self.value = value
+        self.worth = worth
+        self.wrong = wrong
+
+
 class ProofError(Exception):
     """Why no proof is given. `retriable` says whether the same request may succeed later without any change."""
 

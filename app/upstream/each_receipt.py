@@ -30,9 +30,10 @@ _TOO_MUCH = frozenset({Fault.TOO_BIG, Fault.BODY_TOO_LARGE})
 
 
 async def each_receipt(
-    node: EvmNode, ask: Ask, patience: Patience, block_hash: bytes, hashes: Sequence[bytes]
+    node: EvmNode, ask: Ask, patience: Patience, block_hash: bytes, hashes: Sequence[bytes], *, hurried: bool = False
 ) -> bytes:
-    """The JSON text of the list of receipts, one per transaction of `hashes`, in that order.
+    """The JSON text of the list of receipts, one per transaction of `hashes`, in that order. `hurried`: what does not come at
+    once is not waited for.
 
     Raises `ReceiptsMissing` when some never came, `ContentInvalid` when one is of another transaction or block,
     `CallFailed` when the node could not be asked.
@@ -56,7 +57,7 @@ async def each_receipt(
         left = [index for index in missing if found[index] is None]
         barren = 0 if len(left) < len(missing) else barren + 1
         missing = left
-        if barren > len(NULL_PAUSES_S):
+        if barren > (0 if hurried else len(NULL_PAUSES_S)):
             break
         if any(outcome == NULL or isinstance(outcome, CallFailed) for outcome in outcomes.values()):
             await _pause_before_next(patience, failures, barren)
@@ -72,7 +73,7 @@ def _give_up_if_hopeless(failures: Iterable[CallFailed]) -> None:
         if failure.fault is Fault.METHOD_NOT_SUPPORTED:
             raise ReceiptsMissing("the node gives receipts neither by block nor by transaction")
         if failure.fault is Fault.PRUNED:
-            raise ReceiptsMissing("the node no longer keeps the receipts of this block")
+            raise ReceiptsMissing("the node no longer keeps the receipts of this block", pruned=True)
         if failure.fault in _HOPELESS:
             raise failure
 

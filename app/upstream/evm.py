@@ -16,11 +16,12 @@ from typing import TypeVar
 import httpx2
 import msgspec
 
-from app.core.deadlines import remaining_s
+from app.core.deadlines import remaining_s, turn_left_s
 from app.core.hexadecimal import parse_quantity
+from app.core.routing import NodeState, Work
 
 from . import jsonrpc
-from .faults import ANSWERED, CallFailed, Fault
+from .faults import ANSWERED, BLAMED, CallFailed, Fault
 from .observer import NoObserver, UpstreamObserver
 from .posting import NodeLimits, Poster
 from .standing import Capabilities, Standing
@@ -45,7 +46,8 @@ async def decoded(decode: Callable[[bytes], T], raw: bytes) -> T:
 class EvmNode:
     """One node and everything that is known of it. `aclose` it.
 
-    `name` is what logs, metrics and clients see; `chain_id` is the one configured, None to learn it from the node.
+    `name` is what logs, metrics and clients see; `chain_id` is the one configured, None to learn it from the node;
+    `derives_from` names the node that this one follows and can never be ahead of.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class EvmNode:
         url: str,
         *,
         chain_id: int | None = None,
+        derives_from: str | None = None,
         headers: Mapping[str, str] | None = None,
         limits: NodeLimits | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
@@ -65,14 +68,16 @@ class EvmNode:
         self.name = name
         self.capabilities = Capabilities()
         self.standing = Standing(chain_id)
+        self.state = NodeState(name, derives_from)
         self.observer: UpstreamObserver = observer or NoObserver()
+        self.limits = limits or NodeLimits()
         self._clock = clock
         self._ids = count(1)
         self._verifying: asyncio.Task[int] | None = None
         self._poster = Poster(
             url,
             headers or {},
-            limits or NodeLimits(),
+            self.limits,
             transport=transport,
             observer=self.observer,
             clock=clock,
@@ -90,6 +95,13 @@ class EvmNode:
         standing = self.standing
         return standing.configured_chain_id if standing.chain_id is None else standing.chain_id
 
+    def observed(self, now: float) -> NodeState:
+        """What is known of the node, for whoever chooses between nodes."""
+        self.state.verified = self.standing.verified_at is not None and self.standing.up
+        self.state.barred_until = self.standing.barred_until(now)
+        self.state.cooling_until = self.standing.cooling_until
+        return self.state
+
     @property
     def connections_held(self) -> int:
         """Connections that calls hold at this moment."""
@@ -104,12 +116,14 @@ class EvmNode:
 
     async def call(self, method: str, params: Sequence[object] = ()) -> bytes:
         """The JSON text of the call's result, `null` included. Raises `CallFailed`."""
-        await self.verify_chain()
-        return await self._call(method, params)
+        work = _work_of(method, params)
+        await self.verify_chain(work)
+        return await self._call(method, params, work)
 
     async def batch(self, calls: Sequence[jsonrpc.Call]) -> list[bytes | CallFailed]:
         """One outcome per call, in order. Raises `CallFailed` when there was no answer for any of them."""
-        await self.verify_chain()
+        work = _work_of(*calls[0])
+        await self.verify_chain(work)
         first_id = next(self._ids)
         for _ in calls[1:]:
             next(self._ids)
@@ -117,21 +131,23 @@ class EvmNode:
         def decode(body: bytes) -> list[bytes | CallFailed]:
             return jsonrpc.decode_batch(body, first_id, len(calls))
 
-        outcomes = await self._exchange(calls[0][0], jsonrpc.encode_batch(first_id, calls), decode, lambda _: "ok")
+        content = jsonrpc.encode_batch(first_id, calls)
+        outcomes = await self._exchange(calls[0][0], work, content, decode, lambda _: "ok")
         limits = [
             outcome for outcome in outcomes if isinstance(outcome, CallFailed) and outcome.fault is Fault.RATE_LIMITED
         ]
         if limits:
             # One limit, however many calls of the batch met it.
-            self._note_failure(calls[0][0], limits[0])
+            self._note_failure(calls[0][0], work, limits[0])
             for limit in limits:
                 limit.retry_after_s = limits[0].retry_after_s
         return outcomes
 
-    async def verify_chain(self) -> int:
-        """The chain id of the node, asked for only when it is due. Raises `CallFailed`.
+    async def verify_chain(self, work: Work = Work.LIGHT) -> int:
+        """The chain id of the node, asked for only when it is due, on the way to some `work`. Raises `CallFailed`.
 
-        Callers that need it at the same time share one call, which belongs to the node: none of them can cancel it.
+        Callers that need it at the same time share one call, which belongs to the node: none of them can cancel it, and none
+        waits for it beyond its own turn.
         """
         now = self._clock()
         if self.standing.chain_is_known(now) and self.standing.chain_id is not None:
@@ -143,19 +159,23 @@ class EvmNode:
             )
             task.add_done_callback(_retrieve)
             self._verifying = task
-        left_s = remaining_s(now)
+        left_s, turn_s = remaining_s(now), turn_left_s(now)
+        given_s = min((each for each in (left_s, turn_s) if each is not None), default=None)
         try:
-            async with asyncio.timeout(left_s) as scope:
+            async with asyncio.timeout(given_s) as scope:
                 return await asyncio.shield(self._verifying)
         except TimeoutError:
             if not scope.expired():
                 raise
-            raise CallFailed(Fault.DEADLINE, "the deadline passed before the node named its chain") from None
+            if given_s == left_s:
+                raise CallFailed(Fault.DEADLINE, "the deadline passed before the node named its chain") from None
+            self.state.note_failure(work, self._clock())
+            raise CallFailed(Fault.ATTEMPT_TIMEOUT, "the node did not name its chain in time") from None
         except CallFailed as failure:
             raise failure.again() from None
 
     async def _verify(self) -> int:
-        raw = await self._call("eth_chainId", ())
+        raw = await self._call("eth_chainId", (), Work.LIGHT)
         try:
             found = parse_quantity(msgspec.json.decode(raw, type=str | int))
         except (msgspec.MsgspecError, ValueError):
@@ -169,7 +189,7 @@ class EvmNode:
             raise failure
         return found
 
-    async def _call(self, method: str, params: Sequence[object]) -> bytes:
+    async def _call(self, method: str, params: Sequence[object], work: Work) -> bytes:
         call_id = next(self._ids)
 
         def decode(body: bytes) -> bytes:
@@ -178,15 +198,16 @@ class EvmNode:
         def result_of(answer: bytes) -> str:
             return "not_found" if answer == NULL else "ok"
 
-        return await self._exchange(method, jsonrpc.encode_request(call_id, method, params), decode, result_of)
+        return await self._exchange(method, work, jsonrpc.encode_request(call_id, method, params), decode, result_of)
 
     async def _exchange(
-        self, method: str, content: bytes, decode: Callable[[bytes], T], result_of: Callable[[T], str]
+        self, method: str, work: Work, content: bytes, decode: Callable[[bytes], T], result_of: Callable[[T], str]
     ) -> T:
         refusal = self.standing.refusal(self._clock())
         if refusal is not None:
             raise refusal
         started = self._clock()
+        self.state.begin(work, started)
         seconds: float | None = None
         result = "cancelled"
         try:
@@ -195,25 +216,30 @@ class EvmNode:
             # Outside the attempt's time: bytes in hand are not thrown away.
             answer = await decoded(decode, reply.body)
             result = result_of(answer)
-            self._note_answer()
+            self._note_answer(work, seconds)
         except CallFailed as failure:
             result = failure.result
-            self._note_failure(method, failure)
+            self._note_failure(method, work, failure)
+            if failure.fault in ANSWERED - BLAMED and seconds is not None:
+                self.state.note_answer(work, self._clock(), seconds)
             raise
         else:
             return answer
         finally:
             self.observer.on_call(method, result, self._clock() - started if seconds is None else seconds)
 
-    def _note_answer(self) -> None:
+    def _note_answer(self, work: Work, seconds: float) -> None:
         was_up = self.standing.up
         self.standing.note_answer()
+        self.state.note_answer(work, self._clock(), seconds)
         self._report_state(was_up)
 
-    def _note_failure(self, method: str, failure: CallFailed) -> None:
+    def _note_failure(self, method: str, work: Work, failure: CallFailed) -> None:
         failure.excerpt = self._poster.scrub(failure.excerpt)
         was_up = self.standing.up
         self.standing.note_failure(failure, self._clock())
+        if failure.fault in BLAMED:
+            self.state.note_failure(work, self._clock())
         self._report_state(was_up)
         if failure.fault is Fault.DENIED:
             logger.error("upstream %s refuses us: %s", self.name, failure.message)
@@ -224,6 +250,11 @@ class EvmNode:
     def _report_state(self, was_up: bool) -> None:
         if self.standing.up != was_up:
             self.observer.on_state(self.standing.up)
+
+
+def _work_of(method: str, params: Sequence[object]) -> Work:
+    whole = method in ("eth_getBlockReceipts", "eth_getTransactionReceipt") or params[1:] == [True]
+    return Work.BODIES if whole else Work.LIGHT
 
 
 def _retrieve(task: asyncio.Task[int]) -> None:

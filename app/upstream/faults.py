@@ -19,6 +19,7 @@ class Fault(StrEnum):
     # Ours, never blamed on the node.
     DEADLINE = "deadline"
     POOL_BUSY = "pool-busy"
+    TURN_OVER = "turn-over"
     # The HTTP status.
     DENIED = "denied"
     HTTP_4XX = "http-4xx"
@@ -64,6 +65,21 @@ ANSWERED = frozenset(
 )
 """The node understood the call and said no: more than silence, less than a result."""
 
+BLAMED = NEVER_CONNECTED | {
+    Fault.RESET,
+    Fault.ATTEMPT_TIMEOUT,
+    Fault.HTTP_5XX,
+    Fault.BODY_TOO_LARGE,
+    Fault.MALFORMED,
+    Fault.UNAVAILABLE,
+    Fault.RPC_ERROR,
+}
+"""Counted by the node's breaker. Limits, refused credentials and another chain have consequences of their own; our own
+deadline, our own lack of connections and whatever was cancelled are no fault of a node."""
+
+HARD = (NEVER_CONNECTED - {Fault.CONNECT_TIMEOUT}) | {Fault.RESET, Fault.MALFORMED}
+"""Quick and definite: waiting a moment mends none of these."""
+
 _RESULTS = {
     Fault.REFUSED: "transport",
     Fault.UNREACHABLE: "transport",
@@ -74,6 +90,7 @@ _RESULTS = {
     Fault.ATTEMPT_TIMEOUT: "timeout",
     Fault.DEADLINE: "cancelled",
     Fault.POOL_BUSY: "cancelled",
+    Fault.TURN_OVER: "cancelled",
     Fault.DENIED: "http_4xx",
     Fault.HTTP_4XX: "http_4xx",
     Fault.HTTP_5XX: "http_5xx",

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import httpx2
 
-from app.core.deadlines import remaining_s
+from app.core.deadlines import remaining_s, turn_left_s
 
 from . import jsonrpc
 from .bodies import ACCEPT_ENCODING, read_body
@@ -27,6 +27,9 @@ from .standing import retry_after_s
 
 MIN_USEFUL_S = 0.1
 """With less than this left of the deadline no call is started: its answer could not be used."""
+
+FAIR_S = 1.0
+"""A call that is cut because its turn is over says something about the node only when it had at least so long."""
 
 ERROR_BODY_CAP_BYTES = 64 * 1024
 
@@ -172,15 +175,19 @@ class Poster:
 
     async def _attempt(self, pool: _Pool, content: bytes) -> Reply:
         loop = asyncio.get_running_loop()
-        left_s = remaining_s(self.clock())
+        left_s, turn_s = remaining_s(self.clock()), turn_left_s(self.clock())
         if left_s is not None and left_s < MIN_USEFUL_S:
             raise CallFailed(Fault.DEADLINE, "the deadline left no time to ask")
+        if turn_s is not None and turn_s < MIN_USEFUL_S:
+            raise CallFailed(Fault.TURN_OVER, "its turn was over")
+        given_s = min((each for each in (left_s, turn_s) if each is not None), default=None)
         ends_at = None if left_s is None else loop.time() + left_s
+        cut_at = None if given_s is None else loop.time() + given_s
         limit_s = self.limits.attempt_timeout_s
         # Until a connection is ours the wait for one is allowed for as well; httpx2 bounds that part by itself.
         waiting_s = limit_s + self.limits.pool_timeout_s
-        scope = asyncio.timeout(waiting_s if left_s is None else min(waiting_s, left_s))
-        attempt = _Attempt(pool, scope, limit_s, ends_at, self.clock)
+        scope = asyncio.timeout(waiting_s if given_s is None else min(waiting_s, given_s))
+        attempt = _Attempt(pool, scope, limit_s, cut_at, self.clock)
         started = self.clock()
         try:
             async with scope:
@@ -190,7 +197,12 @@ class Poster:
                 raise
             if ends_at is not None and loop.time() >= ends_at:
                 raise CallFailed(Fault.DEADLINE, "the deadline passed before the node answered") from None
-            raise CallFailed(Fault.ATTEMPT_TIMEOUT, f"no full answer within {limit_s:g} s") from None
+            if turn_s is not None and attempt.acquired_at is None:
+                raise CallFailed(Fault.POOL_BUSY, "no connection came free in time") from None
+            shown_s = limit_s if turn_s is None else min(limit_s, turn_s)
+            blamed = shown_s >= min(limit_s, FAIR_S)
+            fault = Fault.ATTEMPT_TIMEOUT if blamed else Fault.TURN_OVER
+            raise CallFailed(fault, f"no full answer within {shown_s:.3g} s") from None
         except httpx2.PoolTimeout:
             self.observer.on_pool_timeout()
             await self._replace_if_orphaned(pool)

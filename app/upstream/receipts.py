@@ -25,11 +25,12 @@ Ask = Callable[[str, Sequence[object]], Awaitable[bytes]]
 
 
 class ReceiptsMissing(Exception):
-    """The node has the block and not (all of) its receipts. `reason` is fit for a client."""
+    """The node has the block and not (all of) its receipts. `reason` is fit for a client; `pruned`: it had them once."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, *, pruned: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.pruned = pruned
 
 
 class AskEach(Exception):
@@ -40,14 +41,21 @@ class HeightNeeded(Exception):
     """The node wants the block by its number, which is not known yet."""
 
 
-async def whole_list(node: EvmNode, ask: Ask, patience: Patience, block_hash: bytes, height: int | None) -> bytes:
-    """The JSON text that `eth_getBlockReceipts` gave, never `null`.
+async def whole_list(
+    node: EvmNode,
+    ask: Ask,
+    patience: Patience,
+    block_hash: bytes,
+    height: int | None,
+    pauses_s: Sequence[float] | None = None,
+) -> bytes:
+    """The JSON text that `eth_getBlockReceipts` gave, never `null`: that is asked for again after each of `pauses_s`.
 
     Raises `AskEach`, `HeightNeeded`, `ReceiptsMissing`, or `CallFailed` when the node could not be asked.
     """
     if not node.capabilities.block_receipts:
         raise AskEach
-    for pause_s in (*NULL_PAUSES_S, None):
+    for pause_s in (*(NULL_PAUSES_S if pauses_s is None else pauses_s), None):
         try:
             raw = await _in_some_form(node, ask, block_hash, height)
         except CallFailed as failure:
@@ -58,7 +66,7 @@ async def whole_list(node: EvmNode, ask: Ask, patience: Patience, block_hash: by
                 # Only this block is too big: the next one is asked for in one call again.
                 raise AskEach from None
             if failure.fault is Fault.PRUNED:
-                raise ReceiptsMissing("the node no longer keeps the receipts of this block") from None
+                raise ReceiptsMissing("the node no longer keeps the receipts of this block", pruned=True) from None
             if failure.fault is not Fault.NOT_FOUND:
                 raise
             raw = NULL

@@ -18,7 +18,7 @@ from .posting import MIN_USEFUL_S
 class RetryBudget:
     """Retries are at most a tenth of the calls, and a few a second: a node in trouble is not asked ever more.
 
-    A token bucket, synchronous, with `now` as an argument. Owned by one upstream.
+    A token bucket, synchronous, with `now` as an argument. Shared by the nodes of one chain.
     """
 
     per_call: float = 0.1
@@ -26,22 +26,38 @@ class RetryBudget:
     capacity: float = 30.0
     tokens: float = 30.0
     refilled_at: float | None = None
+    refused: int = 0
+    """Retries that were not made."""
 
     def deposit(self) -> None:
         """A call that is no retry was made."""
         self.tokens = min(self.capacity, self.tokens + self.per_call)
 
+    @property
+    def left(self) -> float:
+        """The share of the budget that is left, from 0 to 1, as of the last look at it."""
+        return self.tokens / self.capacity
+
+    def spend(self, now: float) -> None:
+        """What has to be done whether there is budget or not: it leaves less for what has not."""
+        self._refill(now)
+        self.tokens = max(0.0, self.tokens - 1.0)
+
     def take(self, now: float) -> bool:
         """Whether one retry may be made now; if so, it is paid for."""
+        self._refill(now)
+        if self.tokens < 1.0:
+            self.refused += 1
+            return False
+        self.tokens -= 1.0
+        return True
+
+    def _refill(self, now: float) -> None:
         if self.refilled_at is None:
             self.refilled_at = now
         passed_s = max(0.0, now - self.refilled_at)
         self.tokens = min(self.capacity, self.tokens + passed_s * self.per_second)
         self.refilled_at += passed_s
-        if self.tokens < 1.0:
-            return False
-        self.tokens -= 1.0
-        return True
 
 
 class Patience:
@@ -61,6 +77,10 @@ class Patience:
     def now(self) -> float:
         """Monotonic seconds, on the clock of the deadlines."""
         return self._clock()
+
+    async def pause(self, seconds: float) -> None:
+        """Exactly so long: for those who measure, and do not retry."""
+        await self._pause(seconds)
 
     async def wait(self, delay_s: float, *, whole: bool = False) -> bool:
         """Pauses for `delay_s`, give or take a quarter; shorter near the deadline.

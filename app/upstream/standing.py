@@ -73,6 +73,12 @@ class Standing:
         # Never asked yet, or not reached at the last attempt.
         return "unverified" if self.verified_at is None else "ok"
 
+    def barred_until(self, now: float) -> float | None:
+        """When a node that serves another chain, or refuses our credentials, may be looked at again; None: it is not barred."""
+        if self.foreign_chain_id is not None:
+            return max(now, self.foreign_since + FOREIGN_CHECK_INTERVAL_S)
+        return self.denied_until
+
     def refusal(self, now: float) -> CallFailed | None:
         """Why the node must not be asked now; None when it may be."""
         if self.cooling_until is not None and now < self.cooling_until:

@@ -12,9 +12,9 @@ import pytest
 
 from app.core.blocks import BlockBodies
 from app.upstream.evm import EvmNode
+from app.upstream.failover import Failover
 from app.upstream.posting import NodeLimits
 from app.upstream.retries import Patience
-from app.upstream.single import SingleUpstream
 from tests.corpus_files import recorded
 from tests.scripted_node import ScriptedNode
 
@@ -74,7 +74,7 @@ class Rig:
 
     node: ScriptedNode
     evm: EvmNode
-    upstream: SingleUpstream
+    upstream: Failover
     clock: HandClock
     counts: Counts
 
@@ -100,7 +100,7 @@ async def open_rig(node: ScriptedNode, **options: Any) -> AsyncIterator[Rig]:
         wall_clock=lambda: WALL,
         trust_env=False,
     )
-    upstream = SingleUpstream(evm, patience=Patience(clock.pause, clock.now, lambda: 0.5))
+    upstream = Failover([evm], patience=Patience(clock.pause, clock.now, lambda: 0.5))
     try:
         yield Rig(node, evm, upstream, clock, counts)
     finally:

@@ -20,8 +20,8 @@ from app.core.hexadecimal import from_hex
 from app.core.provable_block import BuildRequest, ProvableBlock, Verdict
 from app.upstream.demo import demo_chains, demo_examples, demo_heights, demo_transport
 from app.upstream.evm import EvmNode
+from app.upstream.failover import Failover
 from app.upstream.retries import Patience
-from app.upstream.single import SingleUpstream
 from tests.corpus_files import files, load
 from tests.upstream.conftest import HandClock, handed
 
@@ -40,12 +40,12 @@ WITHOUT_PROOF = {
 
 
 @asynccontextmanager
-async def upstream_of(name: str) -> AsyncIterator[SingleUpstream]:
+async def upstream_of(name: str) -> AsyncIterator[Failover]:
     """As the house builds it; only time is moved by hand."""
     chain, clock = CHAINS[name], HandClock()
     url = chain["eth_rpc_url"]
     node = EvmNode("primary", url, chain_id=chain["chain_id"], transport=demo_transport(url), clock=clock.now)
-    upstream = SingleUpstream(node, patience=Patience(clock.pause, clock.now))
+    upstream = Failover([node], patience=Patience(clock.pause, clock.now))
     try:
         yield upstream
         assert clock.pauses == []
@@ -153,7 +153,7 @@ async def test_receipts_that_were_not_recorded_are_missing_not_empty() -> None:
 
 async def test_receipts_come_one_by_one_and_in_batches_too() -> None:
     async with upstream_of("samples-ethereum") as upstream:
-        upstream.node.capabilities.block_receipts = False
+        upstream.nodes[0].capabilities.block_receipts = False
         bodies = await upstream.fetch(BlockRef(height=22_869_878), handed)
         assert len(json.loads(bodies.receipts_json or b"")) == 301
 

@@ -34,7 +34,7 @@ class Watch:
         self.held: list[bool] = []
         self.paused = asyncio.Event()
         self.gate: asyncio.Event | None = None
-        rig.upstream._patience = Patience(self._pause, rig.clock.now, lambda: 0.5)
+        rig.upstream.crew.patience = Patience(self._pause, rig.clock.now, lambda: 0.5)
 
     async def _pause(self, seconds: float) -> None:
         self.held.append(self.permits.budget.running() == 1)

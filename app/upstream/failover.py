@@ -1,0 +1,332 @@
+"""The nodes of one chain behind the chain's `Upstream` port: none of them is believed, and none of them is needed.
+
+`core.routing` decides who is asked, `core.journey` for how long and who is next; here that is obeyed. This is the one place that
+retries and changes nodes. A block and its receipts always come from the same node, the receipts by the block's hash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar, cast
+
+from app.core.blocks import BlockBodies, BlockName, BlockRef, Position, Sighting
+from app.core.deadlines import turn_ends_at
+from app.core.errors import ContentInvalid, Doubtful, ProofError, RequestTimeout, TxNotMined
+from app.core.journey import Turn
+from app.core.routing import RoutingRules, Work, frontier
+
+from .evm import EvmNode
+from .faults import CallFailed
+from .hedging import Hedging, race
+from .listing import listing_of
+from .reading import Absent, NodeReader
+from .retries import Patience
+from .trip import SETBACKS, Crew, Lacking, Setback, Trip
+
+POLL_LIMIT_S = 2.0
+"""How long one of several nodes may take to name a block: the others do not wait longer for it."""
+
+T = TypeVar("T")
+
+logger = logging.getLogger("copath.upstream")
+
+
+class Failover:
+    """Fits the chain's `Upstream` port over one or several nodes, the primary first. `aclose` it."""
+
+    def __init__(
+        self, nodes: Sequence[EvmNode], *, rules: RoutingRules | None = None, patience: Patience | None = None
+    ) -> None:
+        if not nodes:
+            raise ValueError("a chain needs a node")
+        self.nodes = tuple(nodes)
+        self.crew = Crew(self.nodes, rules or RoutingRules(), patience or Patience())
+        self.hedging = Hedging(self.crew.budget)
+        self._silent: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"<Failover {list(self.nodes)!r}>"
+
+    async def aclose(self) -> None:
+        """Closes the connections of every node."""
+        for node in self.nodes:
+            await node.aclose()
+
+    # --- what is known without asking -------------------------------------------------------------------------------
+
+    @property
+    def known_chain_id(self) -> int | None:
+        """The chain id that a node proved to serve, or the configured one; None while neither is known."""
+        known = (node.chain_id for node in self.nodes if node.chain_id is not None)
+        return next(known, None)
+
+    @property
+    def head(self) -> int | None:
+        """The highest head that a node named lately and that is plausible beside the others; None while there is none."""
+        now = self.crew.patience.now()
+        return frontier([node.observed(now) for node in self.nodes], now, self.crew.rules)
+
+    def states(self) -> list[dict[str, object]]:
+        """Each node by name with what is known of it. Never an address."""
+        now = self.crew.patience.now()
+        return [listing_of(node, now, self.head) for node in self.nodes]
+
+    def set_aside(self, names: Iterable[str]) -> None:
+        """These nodes, and no others, contradict what the rest agree is final: they are not asked, except for where they
+        stand."""
+        astray = set(names)
+        for node in self.nodes:
+            if node.state.astray != (node.name in astray):
+                node.state.astray = node.name in astray
+                logger.warning("upstream %s is %s", node.name, "set aside" if node.state.astray else "in use again")
+
+    # --- the port ---------------------------------------------------------------------------------------------------
+
+    async def chain_id(self) -> int:
+        """The chain id that a node proves to serve. Raises `RpcUnavailable` when none can be asked, or fits."""
+        return await self._trip(None).first(lambda reader, _: reader.retried(reader.node.verify_chain))
+
+    async def fetch(self, ref: BlockRef, accept: Callable[[BlockBodies], Awaitable[T]]) -> T:
+        """As the port says. `accept` runs outside every limit of a turn: bytes in hand are not thrown away."""
+        trip = self._trip(ref.height, Work.BODIES)
+        lacking: list[BlockBodies] = []
+        self.hedging.deposit()
+
+        async def visit(reader: NodeReader, turn: Turn) -> T:
+            bodies = await self._bodies(trip, reader, turn, ref)
+            if bodies.receipts_json is None and not turn.patient:
+                lacking.append(bodies)
+                raise Lacking(bodies)
+            return await accept(bodies)
+
+        try:
+            return await trip.first(visit)
+        except ProofError as error:
+            if lacking and not trip.doubtful and not isinstance(error, RequestTimeout):
+                await self._make_do(trip, lacking[0], accept)
+            if not trip.doubtful:
+                raise
+        return cast("T", max(trip.doubtful, key=lambda each: each.worth).value)
+
+    @staticmethod
+    async def _make_do(trip: Trip, bodies: BlockBodies, accept: Callable[[BlockBodies], Awaitable[T]]) -> None:
+        """No node had better than a block without its receipts: what can be made of it is doubtful at best."""
+        try:
+            trip.doubtful.append(Doubtful(await accept(bodies), 0))
+        except Doubtful as doubtful:
+            trip.doubtful.append(doubtful)
+        except ContentInvalid as invalid:
+            logger.warning("upstream %s gave a block that is invalid: %s", bodies.upstream, invalid)
+
+    async def name_of(self, height: int) -> BlockName | None:
+        """The block now canonical at `height`; None when a node whose head is above has none there.
+
+        Raises `BlockNotOnSourceChain` for a height above the head.
+        """
+        trip = self._trip(height)
+
+        async def visit(reader: NodeReader, turn: Turn) -> BlockName:
+            with trip.limited(turn):
+                return await reader.name_of(height)
+
+        try:
+            return await trip.first(visit)
+        except ProofError:
+            if trip.missing:
+                return None
+            raise
+
+    async def tagged(self, tag: str) -> BlockName | None:
+        """The block under a tag, of the first node that knows the tag; None when none does."""
+        trip = self._trip(None)
+
+        async def visit(reader: NodeReader, turn: Turn) -> BlockName:
+            with trip.limited(turn):
+                name = await reader.tagged(tag)
+            if name is None:
+                raise Absent(f"upstream {reader.node.name} knows no {tag} block")
+            return name
+
+        try:
+            return await trip.first(visit)
+        except ProofError:
+            if trip.missing:
+                return None
+            raise
+
+    async def position(self, tx_hash: bytes) -> Position | None:
+        """Where the first node that has the transaction in a block says it is.
+
+        None when a node that is as far as any knows of none; raises `TxNotMined` when it is pending.
+        """
+        trip = self._trip(None)
+        pending: list[TxNotMined] = []
+
+        async def visit(reader: NodeReader, turn: Turn) -> Position:
+            with trip.limited(turn):
+                try:
+                    position = await reader.position(tx_hash)
+                except TxNotMined as waiting:
+                    if trip.is_foremost(turn.node):
+                        raise
+                    pending.append(waiting)
+                    position = None
+            if position is None:
+                raise Absent(f"upstream {reader.node.name} knows of no such transaction")
+            return position
+
+        try:
+            return await trip.first(visit)
+        except ProofError:
+            if pending:
+                raise pending[0] from None
+            if trip.missing:
+                return None
+            raise
+
+    async def sightings(self, tag: str) -> tuple[Sighting, ...]:
+        """What each node that can be asked has under the tag: None for one that does not know the tag.
+
+        Raises `ProofError` when no node answered.
+        """
+        if len(self.nodes) == 1:
+            return (await self._only(tag),)
+        trip = self._trip(None)
+        seen = await self._each(trip, self._askable(Work.LIGHT), lambda reader: reader.tagged(tag))
+        if not seen:
+            raise trip.verdict()
+        return seen
+
+    async def names_at(self, height: int) -> tuple[Sighting, ...]:
+        """The block that each node has at `height`, None for one that has none although its head is above. A node that cannot
+        be asked, or is not that far, is left out."""
+        now = self.crew.patience.now()
+        reaching = [at for at in self._askable(Work.LIGHT) if not self.nodes[at].state.lag(height, now)]
+
+        async def named(reader: NodeReader) -> BlockName | None:
+            try:
+                return await reader.name_of(height)
+            except Absent as absent:
+                if absent.behind:
+                    raise
+                return None
+
+        return await self._each(self._trip(height), reaching, named)
+
+    async def _only(self, tag: str) -> Sighting:
+        name = self.nodes[0].name
+        try:
+            sighting = Sighting(name, await self.tagged(tag))
+        except ProofError as error:
+            self._note_silence(name, error.message)
+            raise
+        self._note_silence(name, None)
+        return sighting
+
+    def _trip(self, height: int | None, work: Work = Work.LIGHT) -> Trip:
+        return Trip(self.crew, height, work)
+
+    # --- several at once --------------------------------------------------------------------------------------------
+
+    def _askable(self, work: Work) -> list[int]:
+        """Every node that may be asked now, by place, or the one that is the least bad to ask."""
+        now = self.crew.patience.now()
+        states = [node.observed(now) for node in self.nodes]
+        found = [at for at, state in enumerate(states) if not state.resting_s(now) and state.admits(work, now)]
+        return found or [
+            min(range(len(states)), key=lambda at: (states[at].resting_s(now), states[at].opened_at(work)))
+        ]
+
+    async def _each(
+        self, trip: Trip, places: Iterable[int], ask: Callable[[NodeReader], Awaitable[BlockName | None]]
+    ) -> tuple[Sighting, ...]:
+        """What each of some nodes says; who fails is left out, and noted."""
+
+        async def one(place: int) -> Sighting | None:
+            turn_ends_at.set(self.crew.patience.now() + POLL_LIMIT_S)  # of this task alone
+            turn = Turn(place)
+            try:
+                name = await ask(self.crew.reader(turn))
+            except (CallFailed, ContentInvalid, Absent) as setback:
+                trip.note(turn, setback)
+                self._note_silence(self.nodes[place].name, None if isinstance(setback, Absent) else str(setback))
+                return None
+            self._note_silence(self.nodes[place].name, None)
+            return Sighting(self.nodes[place].name, name)
+
+        async with asyncio.TaskGroup() as group:
+            asking = [group.create_task(one(place)) for place in places]
+        return tuple(sighting for task in asking if (sighting := task.result()) is not None)
+
+    def _note_silence(self, name: str, why: str | None) -> None:
+        """Said once when a node falls silent, and once when it is heard again."""
+        if why is not None and name not in self._silent:
+            self._silent.add(name)
+            logger.warning("upstream %s cannot be used at the moment: %s", name, why)
+        elif why is None and name in self._silent:
+            self._silent.discard(name)
+            logger.info("upstream %s answers", name)
+
+    # --- bodies -----------------------------------------------------------------------------------------------------
+
+    async def _bodies(self, trip: Trip, reader: NodeReader, turn: Turn, ref: BlockRef) -> BlockBodies:
+        """Of the node whose turn it is; or, where that is slow and hedges are on, of the one after it, whose turn it is then."""
+
+        async def ask(reader: NodeReader, turn: Turn) -> BlockBodies | Setback:
+            try:
+                with trip.limited(turn):
+                    return await reader.bodies(ref)
+            except SETBACKS as setback:
+                return setback
+
+        rivals = [turn]
+
+        def backup() -> Callable[[], Awaitable[BlockBodies | Setback]] | None:
+            now = self.crew.patience.now()
+            second = None if self.nodes[turn.node].state.probed(Work.BODIES, now) else trip.journey.backup(now)
+            if second is None:
+                return None
+            if not self.hedging.allowed(now):
+                trip.journey.put_back(second)
+                return None
+            rivals.append(second)
+            return lambda: ask(self.crew.reader(second), second)
+
+        answers: list[BlockBodies | Setback | None]
+        began_at = self.crew.patience.now()
+        delay_s = self.hedging.delay_s if self.crew.rules.hedge else None
+        if delay_s is None or turn.patient or turn.exclusive:
+            place, answers = 0, [await ask(reader, turn)]
+        else:
+            pause = functools.partial(self.crew.patience.pause, delay_s)
+            place, answers = await race(lambda: ask(reader, turn), backup, pause, _complete)
+        if len(rivals) > 1:
+            self._settle(trip, rivals, place, answers)
+        answer = answers[place]
+        assert answer is not None
+        if not isinstance(answer, BlockBodies):
+            raise answer
+        self.hedging.note(self.crew.patience.now() - began_at)
+        return answer
+
+    def _settle(
+        self, trip: Trip, rivals: Sequence[Turn], place: int, answers: Sequence[BlockBodies | Setback | None]
+    ) -> None:
+        """After a race: whose turn it is now, and what became of the other."""
+        self.hedging.outcomes["won" if place else "lost"] += 1
+        trip.at = rivals[place]
+        other = answers[1 - place]
+        if other is None:
+            trip.journey.put_back(rivals[1 - place])  # given up, not heard: it may still be asked
+        elif isinstance(other, BlockBodies):
+            trip.note(rivals[1 - place], Lacking(other))
+        else:
+            trip.note(rivals[1 - place], other)
+
+
+def _complete(answer: BlockBodies | Setback) -> bool:
+    """Whether it may win a race: no failure, no null, and no block without its receipts."""
+    return isinstance(answer, BlockBodies) and answer.receipts_json is not None

@@ -1,0 +1,267 @@
+"""One question taken from node to node until one answers it, or what it means that none does.
+
+`core.journey` says whose turn it is; here the turns are taken, and what came of them is turned into an answer or a `ProofError`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from app.core.blocks import BlockBodies
+from app.core.deadlines import deadline, turn_ends_at
+from app.core.errors import (
+    BlockNotOnSourceChain,
+    ContentInvalid,
+    Doubtful,
+    HistoryUnavailable,
+    InconsistentSource,
+    ProofError,
+    RequestTimeout,
+    RpcUnavailable,
+)
+from app.core.journey import Journey, Outcome, Turn
+from app.core.routing import RouteKind, RoutingRules, Work, frontier
+
+from .evm import EvmNode
+from .faults import HARD, CallFailed, Fault
+from .reading import Absent, NodeReader
+from .retries import Patience, RetryBudget
+
+ATTEMPTS = 3
+"""Attempts at one call of the only node, the first included."""
+
+ATTEMPTS_AGAIN = 2
+"""And of one of several nodes, once all were asked."""
+
+_UNABLE = frozenset(
+    {
+        Fault.DENIED,
+        Fault.WRONG_CHAIN,
+        Fault.HTTP_4XX,
+        Fault.METHOD_NOT_SUPPORTED,
+        Fault.INVALID_PARAMS,
+        Fault.TOO_BIG,
+        Fault.BODY_TOO_LARGE,
+    }
+)
+
+T = TypeVar("T")
+
+logger = logging.getLogger("copath.upstream")
+
+
+class Lacking(Exception):
+    """A node in a hurry has the block and not its receipts: another may have both."""
+
+    def __init__(self, bodies: BlockBodies) -> None:
+        super().__init__(bodies.upstream)
+        self.bodies = bodies
+
+
+Setback = CallFailed | ContentInvalid | Absent | Doubtful | Lacking
+"""What a turn may come to instead of an answer."""
+
+SETBACKS = (CallFailed, ContentInvalid, Absent, Doubtful, Lacking)
+
+
+@dataclass(slots=True)
+class Crew:
+    """The nodes of one chain and what they share. Owned by the chain's `Failover`."""
+
+    nodes: Sequence[EvmNode]
+    rules: RoutingRules
+    patience: Patience
+    budget: RetryBudget = field(default_factory=RetryBudget)
+    routes: Counter[RouteKind] = field(default_factory=Counter)
+
+    def reader(self, turn: Turn) -> NodeReader:
+        """The node whose turn it is, for the length of the turn."""
+        attempts = 1 if not turn.patient else ATTEMPTS if len(self.nodes) == 1 else ATTEMPTS_AGAIN
+        return NodeReader(self.nodes[turn.node], self.patience, self.budget, attempts)
+
+    def unify_chain_ids(self, now: float) -> None:
+        """Where no chain id is configured, the first node that proved one decides for all."""
+        proved = [node.standing.chain_id for node in self.nodes if node.standing.chain_id is not None]
+        if not proved:
+            return
+        for node in self.nodes:
+            standing = node.standing
+            if standing.chain_id not in (None, proved[0]):
+                standing.configured_chain_id = proved[0]
+                standing.note_chain_id(standing.chain_id, now)
+            elif standing.configured_chain_id is None:
+                standing.configured_chain_id = proved[0]
+
+
+class Trip:
+    """Owned by the call that makes it. `height` None: that of what is asked for is not known."""
+
+    def __init__(self, crew: Crew, height: int | None, work: Work) -> None:
+        self._crew = crew
+        self._height = height
+        self._work = work
+        now = crew.patience.now()
+        crew.unify_chain_ids(now)
+        self._states = [node.observed(now) for node in crew.nodes]
+        self.journey = Journey(self._states, height, work, crew.rules, now, deadline.get())
+        self._setbacks: dict[int, Setback] = {}
+        self.doubtful: list[Doubtful] = []
+        self.at = Turn(0)
+        """Whose turn it is. A race that the other node won makes it that node's."""
+
+    def __repr__(self) -> str:
+        return f"<Trip {self.journey!r}>"
+
+    async def first(self, visit: Callable[[NodeReader, Turn], Awaitable[T]]) -> T:
+        """What the first visit that comes to something returns.
+
+        Raises `ProofError`: the last word of all nodes together, or whatever else a visit raises, at once.
+        """
+        try:
+            while (turn := self.journey.next(self._crew.patience.now())) is not None:
+                if not await self._may_take(turn):
+                    continue
+                self.at = turn
+                try:
+                    value = await visit(self._crew.reader(turn), turn)
+                except SETBACKS as setback:
+                    self.note(self.at, setback)
+                    continue
+                self._blame_others(self.at.node)
+                return value
+        finally:
+            self._crew.routes.update(self.journey.kinds)
+        raise self.verdict()
+
+    @contextmanager
+    def limited(self, turn: Turn) -> Iterator[None]:
+        """Calls made inside end with the turn, and are then the node's fault."""
+        if turn.limit_s is None:
+            yield
+            return
+        token = turn_ends_at.set(self._crew.patience.now() + turn.limit_s)
+        try:
+            yield
+        finally:
+            turn_ends_at.reset(token)
+
+    def note(self, turn: Turn, setback: Setback) -> None:
+        """A turn that came to nothing."""
+        self._setbacks[turn.node] = setback
+        wait_s = None
+        if isinstance(setback, ContentInvalid):
+            self._crew.nodes[turn.node].observer.on_content_invalid(setback.check)
+        elif isinstance(setback, Doubtful):
+            self.doubtful.append(setback)
+        elif isinstance(setback, CallFailed):
+            wait_s = setback.retry_after_s
+        self.journey.came_back(turn, _outcome_of(setback), self._crew.patience.now(), wait_s)
+
+    async def _may_take(self, turn: Turn) -> bool:
+        crew, now = self._crew, self._crew.patience.now()
+        if turn.retry:
+            if not crew.budget.take(now):
+                self.journey.forgo(turn)
+                return False
+        elif self.journey.outcomes:
+            crew.budget.spend(now)
+        if turn.pause_s and not await crew.patience.wait(turn.pause_s):
+            self.journey.stop()
+            return False
+        return True
+
+    def _blame_others(self, good: int) -> None:
+        """Another node had what these gave badly: it is their fault, and no gap in what is known here of the chain."""
+        for index, setback in self._setbacks.items():
+            wrong = isinstance(setback, ContentInvalid) or (isinstance(setback, Doubtful) and setback.wrong)
+            if wrong and index != good:
+                self._states[index].distrust(self._work, self._crew.patience.now())
+                logger.warning("upstream %s gave data that another corrected: %s", self._states[index].name, setback)
+
+    # --- the last word ----------------------------------------------------------------------------------------------
+
+    def is_foremost(self, index: int) -> bool:
+        """Whether no other node is known to be further: what such a node does not know, the chain does not have."""
+        newest = frontier(self._states, self._crew.patience.now(), self._crew.rules)
+        head = self._states[index].head
+        return newest is None or (head is not None and head >= newest)
+
+    @property
+    def missing(self) -> bool:
+        """Whether a node that would have to know answered that there is no such thing: one whose head is above the height, or
+        that is as far as any where there is no height to go by."""
+        return any(self._height is not None or self.is_foremost(index) for index, _ in self._absences(behind=False))
+
+    def verdict(self) -> ProofError:
+        """What it means that no node had an answer."""
+        setbacks = self._setbacks
+        if self.journey.route.beyond:
+            head = frontier(self._states, self._crew.patience.now(), self._crew.rules)
+            return BlockNotOnSourceChain(f"block {self._height} is above the head {head} of the source chain")
+        failures = {index: each for index, each in setbacks.items() if isinstance(each, CallFailed)}
+        late = [index for index, each in failures.items() if each.fault is Fault.DEADLINE]
+        if late:
+            name = self._states[late[0]].name
+            return RequestTimeout(f"upstream {name}: {failures[late[0]].message}", stage="fetch")
+        invalid = {index: each for index, each in setbacks.items() if isinstance(each, ContentInvalid)}
+        if invalid:
+            return self._inconsistent(invalid)
+        missing, above = self._absences(behind=False), self._absences(behind=True)
+        if self.missing and (self._height is None or len(missing) > 1):
+            # The word of a single node against a height below its own head is doubted: it may have lost the block.
+            return BlockNotOnSourceChain(missing[0][1].message)
+        if not missing and any(self.is_foremost(index) for index, _ in above):
+            return BlockNotOnSourceChain(above[0][1].message)
+        if failures and len(failures) == len(setbacks):
+            return self._unavailable(failures)
+        said = [absent.message for _, absent in missing or above]
+        said += [f"upstream {self._states[index].name}: {each.message}" for index, each in failures.items()]
+        return RpcUnavailable("; ".join(said) or "no upstream can be asked")
+
+    def _absences(self, *, behind: bool) -> list[tuple[int, Absent]]:
+        return [
+            (index, each)
+            for index, each in self._setbacks.items()
+            if isinstance(each, Absent) and each.behind == behind
+        ]
+
+    def _inconsistent(self, invalid: dict[int, ContentInvalid]) -> ProofError:
+        index, last = next(reversed(invalid.items()))
+        if len(invalid) > 1 and len({each.check for each in invalid.values()}) == 1:
+            # Nodes that do not know each other do not lie alike.
+            logger.error("every upstream fails the same check, so the gap may be here: %s", last)
+        message = f"the data of upstream {self._states[index].name} failed a check, {last}"
+        return InconsistentSource(message, check=last.check)
+
+    def _unavailable(self, failures: dict[int, CallFailed]) -> ProofError:
+        said = "; ".join(f"upstream {self._states[index].name}: {each.message}" for index, each in failures.items())
+        if all(each.fault is Fault.PRUNED for each in failures.values()):
+            return HistoryUnavailable(said)
+        waits = [each.retry_after_s for each in failures.values()]
+        known = [wait_s for wait_s in waits if wait_s is not None]
+        return RpcUnavailable(said, retry_after_s=min(known) if len(known) == len(waits) else None)
+
+
+def _outcome_of(setback: Setback) -> Outcome:
+    if isinstance(setback, ContentInvalid):
+        return Outcome.INVALID
+    if isinstance(setback, Absent):
+        return Outcome.BEHIND if setback.behind else Outcome.ABSENT
+    if isinstance(setback, Doubtful):
+        return Outcome.DOUBTFUL
+    if isinstance(setback, Lacking):
+        return Outcome.LACKING
+    if setback.fault is Fault.DEADLINE:
+        return Outcome.LATE
+    if setback.fault is Fault.RATE_LIMITED:
+        return Outcome.LIMITED
+    if setback.fault is Fault.PRUNED:
+        return Outcome.PRUNED
+    if setback.fault in _UNABLE:
+        return Outcome.UNABLE
+    return Outcome.HARD if setback.fault in HARD else Outcome.FAILED
