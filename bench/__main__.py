@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("build", "fills", "serving")
+NAMES = ("build", "fills", "layers", "serving")
 
 
 def main(wanted: list[str]) -> int:

@@ -81,7 +81,7 @@ class Admission:
         self, scope: Scope, receive: Receive, send: Send, house: Lobby, visit: Visit, place: Place
     ) -> None:
         outgoing = _Outgoing(send, house, visit, place)
-        incoming = _Incoming(receive)
+        incoming = None
         here = Trail()
         ends_at = deadline.set(house.now() + self._timeout_s)
         told = trail.set(here)
@@ -90,11 +90,12 @@ class Admission:
                 if place.lane is Lane.WARM and visit.method in ("GET", "HEAD"):
                     await self.app(scope, receive, outgoing.send)  # it waits for nobody
                 else:
+                    incoming = _Incoming(receive)
                     await self._attended(scope, incoming, outgoing, limit)
         except TimeoutError:
             if not limit.expired():
                 raise
-            if incoming.gone:
+            if incoming is not None and incoming.gone:
                 visit.outcome = "cancelled"
             elif outgoing.started:
                 # Half an answer is out: returning without the rest of it makes the server cut the connection.
@@ -189,8 +190,12 @@ class _Incoming:
     async def watch(self, hung_up: Callable[[], bool]) -> None:
         """Until the client leaves: then `hung_up` is called, and says whether that was too early. What is read ahead is bounded
         by the size that a body may have."""
+        whole = False
         try:
             while (message := await self._receive())["type"] != "http.disconnect":
+                if whole:
+                    return  # a server that says nothing of its clients: there is nothing to watch
+                whole = not message.get("more_body", False)
                 self._messages.append(message)
                 self._news.set()
             self.gone = hung_up()
