@@ -106,3 +106,33 @@ def test_a_configuration_error_is_one_line(tmp_path: Path) -> None:
     assert "colour" in done.stderr
     assert "sesame" not in done.stderr
     assert "hidden" not in done.stderr
+
+
+def test_backfill_fills_a_range_of_the_demo_and_sums_it_up() -> None:
+    done = copath("backfill", "--chain", "sepolia", "--from", "175840", "--to", "175859")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("filled 20, known 0, refused 0, failed 0 of 20 blocks in ")
+    assert "20/20" in done.stderr
+
+
+def test_backfill_says_what_it_could_not_fill() -> None:
+    done = copath("backfill", "--chain", "2", "--from", "175839", "--to", "175840")
+    assert (done.returncode, done.stdout.splitlines()[1:]) == (1, ["HistoryUnavailable: 175839"])
+    assert done.stdout.startswith("filled 1, known 0, refused 0, failed 1 of 2 blocks in ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "line"),
+    [
+        (("--chain", "sepolia", "--from", "175900", "--to", "175904"), 1, "block 175904 is not finalized"),
+        (("--chain", "nowhere", "--from", "1", "--to", "2"), 1, "no chain is called nowhere; there are mainnet-early,"),
+        (("--chain", "sepolia", "--from", "2", "--to", "1"), 2, "--from: must not be above --to"),
+    ],
+)
+def test_backfill_refuses_a_range_that_it_cannot_fill_in_one_line(
+    arguments: tuple[str, ...], code: int, line: str
+) -> None:
+    done = copath("backfill", *arguments)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert line in done.stderr
+    assert "Traceback" not in done.stderr

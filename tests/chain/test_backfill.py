@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 import pytest
 
 from app.anchors.self_attested import SelfAttested
-from app.chain.backfill import HISTORY_MEMORY_S, Backfill, State
+from app.chain.backfill import HISTORY_MEMORY_S, RANGE_PAUSES_S, Backfill, Outcome, State
 from app.chain.figures import Figures
 from app.chain.head import FinalityRule
 from app.core.blocks import BlockBodies, BlockRef
 from app.core.budget import Priority
-from app.core.errors import HistoryUnavailable, ProofError, RpcUnavailable, UpstreamBudgetExhausted
+from app.core.errors import HistoryUnavailable, NotFinalized, ProofError, RpcUnavailable, UpstreamBudgetExhausted
 from app.core.gaps import Window
 from app.core.resting import asleep
 from app.core.setbacks import LONGEST_PAUSE_S
@@ -534,6 +534,81 @@ async def test_B48_hot_misses_and_backfill_share_the_fills_and_the_bytes() -> No
     counted = {kind: made.metric("fill_total", chain="sepolia", result="ok", **{"class": kind}) for kind in Priority}
     assert sum(filter(None, counted.values())) == len(made.built())
     assert all(counted.values()), "both of them were at work"
+
+
+# --- a range that somebody waits for --------------------------------------------------------------------------------
+
+
+class Told:
+    """What was said of each height, and how long was paused."""
+
+    def __init__(self, made: RecordedChain) -> None:
+        self.clock = made.clock
+        self.heights: list[int] = []
+        self.outcomes: dict[int, tuple[Outcome, str]] = {}
+        self.pauses: list[float] = []
+
+    def __call__(self, height: int, outcome: Outcome, code: str) -> None:
+        self.heights.append(height)
+        self.outcomes[height] = (outcome, code)
+
+    async def pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.clock.move(seconds)
+
+
+async def test_a_range_is_filled_newest_first_and_what_is_done_is_left_alone() -> None:
+    made = Scene(max_fills=2, backfill=False)
+    told = Told(made)
+    await made.see(LAST, finalized=LAST)
+    await made.ledger.note(FIRST + 4, bytes(32), b"")
+    await made.backfill.fill_range(FIRST + 2, FIRST + 6, told, pause=told.pause)
+    assert told.heights == down_from(FIRST + 6, FIRST + 2)
+    assert [told.outcomes[height][0] for height in told.heights] == ["filled", "filled", "known", "filled", "filled"]
+    assert made.built() == [FIRST + 6, FIRST + 5, FIRST + 3, FIRST + 2]
+    assert await made.ledger.done() == ((FIRST + 2, FIRST + 6),)
+    assert (told.pauses, made.at_rest()) == ([], True)
+
+
+async def test_a_height_of_a_range_is_tried_a_few_times_and_then_failed() -> None:
+    made = Scene()
+    told = Told(made)
+    give(made, [without_receipts(sepolia(LAST))])
+    await made.see(LAST, finalized=LAST)
+    made.upstream.fail("fetch", RpcUnavailable("down"), times=2)
+    await made.backfill.fill_range(LAST, LAST, told, pause=told.pause)
+    assert told.outcomes == {LAST: (Outcome.FAILED, "InconsistentSource")}
+    assert told.pauses == list(RANGE_PAUSES_S)
+    assert await made.ledger.done() == ()
+
+
+async def test_what_is_refused_for_good_is_done_and_what_no_node_keeps_is_not() -> None:
+    made = Scene()
+    told = Told(made)
+    strange = sepolia(LAST)
+    strange["block"] |= {"futureRoot": "0x" + "11" * 32, "hash": "0x" + "22" * 32}
+    made.put(strange)
+    await made.see(LAST, finalized=LAST)
+    await made.backfill.fill_range(LAST, LAST, told, pause=told.pause)
+    made.upstream.fail("fetch", HistoryUnavailable("the node keeps no block that old"), times=None)
+    await made.backfill.fill_range(FIRST, FIRST, told, pause=told.pause)
+    assert told.outcomes == {
+        LAST: (Outcome.REFUSED, "UnsupportedBlockFormat"),
+        FIRST: (Outcome.FAILED, "HistoryUnavailable"),
+    }
+    assert told.pauses == []
+    assert await made.ledger.done() == ((LAST, LAST),)
+
+
+async def test_P7_a_range_that_is_not_final_is_refused_whole() -> None:
+    made = Scene()
+    told = Told(made)
+    with pytest.raises(NotFinalized):
+        await made.backfill.fill_range(FIRST, FIRST + 3, told)
+    await made.see(LAST, finalized=FIRST + 2)
+    with pytest.raises(NotFinalized, match=str(FIRST + 2)):
+        await made.backfill.fill_range(FIRST, FIRST + 3, told)
+    assert (told.heights, made.built()) == ([], [])
 
 
 # --- life and death -------------------------------------------------------------------------------------------------
