@@ -274,6 +274,19 @@ async def test_a_block_that_can_never_be_anchored_does_not_hold_back_those_below
     assert anchors.attested_height == 12
 
 
+async def test_an_error_waits_for_the_heights_below_it() -> None:
+    anchors, roots = SelfAttested(7, 10, 1, 100), Roots()
+    hold = roots.hold("at:11")
+    roots.fail("at:13", DOWN)
+    advancing = asyncio.create_task(anchors.advance(40, roots))
+    await hold.reached()
+    await settle()
+    hold.release()
+    with pytest.raises(RpcUnavailable):
+        await advancing
+    assert anchors.attested_height == 12
+
+
 async def test_the_error_of_the_lowest_height_is_told() -> None:
     anchors, roots = SelfAttested(7, 10, 1, 100), Roots()
     roots.fail("at:15", RpcUnavailable("higher"))

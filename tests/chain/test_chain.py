@@ -495,6 +495,20 @@ async def test_a_position_from_before_a_reorg_is_looked_up_again() -> None:
     assert made.calls()["position"] == 2
 
 
+async def test_B45_an_absence_from_before_a_reorg_is_not_told_after_it() -> None:
+    made = await scene()
+    made.upstream.positions.pop(BUSY_TXS[1])
+    hold = made.upstream.hold("position.after")
+    asking = asyncio.create_task(made.chain.transaction(BUSY_TXS[1]))
+    await hold.reached()
+    made.upstream.unhold()
+    made.reorg(branch(HEAD, [sepolia(BUSY)]))
+    await made.see(finalized=FINALIZED)
+    late = asyncio.create_task(made.chain.transaction(BUSY_TXS[1]))
+    hold.release()
+    assert [found.block.height for found in await asyncio.gather(asking, late)] == [HEAD, HEAD]
+
+
 async def test_a_transaction_that_moves_faster_than_it_can_be_read_is_given_up() -> None:
     made = await scene()
     other = forged(sepolia(BUSY), extraData="0xf0")
