@@ -25,6 +25,7 @@ COMPATIBLE = frozenset(
         "/api/v1/proof/{chain_key}/{header_number}/{tx_index}",
         "/api/v1/proof-by-tx/{chain_key}/{tx_hash}",
         "/api/v1/attested-height/{chain_key}",
+        "/api/v1/health",
     }
 )
 """Routes that answer in the reference server's shapes, errors included."""

@@ -61,6 +61,11 @@ def build(request: BuildRequest) -> ProvableBlock:
         rpc_receipts = decode_receipts(request.receipts_json)
         found = match_receipts(rpc_receipts, listing, missing, header, request.family)
         packed_receipts, receipts, receipts_verdict, receipts_detail = found
+        if len(receipts) > len(hashes) and transactions_verdict in (Verdict.UNMET, Verdict.UNAVAILABLE):
+            # The receipts are whole, so it is the transactions that are short: another node may have all of them.
+            raise ContentInvalid(
+                "count", f"{len(receipts)} receipts for {len(hashes)} transactions at height {header.number}"
+            )
 
     leaves, leaves_verdict, leaves_detail = None, Verdict.UNAVAILABLE, "the chain has no anchors"
     if request.anchored and transactions_verdict is Verdict.PROVEN and receipts_verdict is Verdict.PROVEN:

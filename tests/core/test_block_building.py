@@ -355,6 +355,13 @@ def test_B19_a_missing_receipt_is_broken_data() -> None:
     assert build(request(given["block"], doubled)).receipts_verdict is Verdict.PROVEN
 
 
+def test_B19_a_missing_transaction_is_broken_data_where_the_receipts_are_whole() -> None:
+    given = fixture("mixed3")
+    del given["block"]["transactions"][-1]
+    with pytest.raises(ContentInvalid, match="3 receipts for 2 transactions"):
+        build(request(given["block"], given["receipts"]))
+
+
 def test_B23_receipts_or_logs_of_another_block_are_refused() -> None:
     given = fixture("mixed3")
     other = "0x" + "ab" * 32
