@@ -65,7 +65,7 @@ async def test_routes_that_do_not_exist_yet_are_not_found(client: httpx2.AsyncCl
     assert_problem(await client.post(path, json=[]), 404, "NotFound")
 
 
-@pytest.mark.parametrize("path", ["/livez", "/metrics", "/docs", "/openapi.json", "/api/v1/chains", "/api/v1/health"])
+@pytest.mark.parametrize("path", ["/livez", "/metrics", "/docs", "/openapi.json", "/api/v1/chains"])
 async def test_B72_B65_wrong_methods_are_problems_with_allow(client: httpx2.AsyncClient, path: str) -> None:
     response = await client.post(path, json={})
     assert_problem(response, 405, "MethodNotAllowed")
