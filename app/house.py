@@ -263,7 +263,10 @@ def _build_upstream(chosen: ChainSettings, metrics: Metrics, parts: AsyncExitSta
 
 def _build_node(chosen: UpstreamSettings, chain: ChainSettings, metrics: Metrics) -> EvmNode:
     url = str(chosen.url)
-    transport = demo_transport(url) if url.startswith("demo:") else None
+    try:
+        transport = demo_transport(url) if url.startswith("demo:") else None
+    except ValueError as error:
+        raise CannotStart(f"chain {chain.name}: {error}") from None
     limits = NodeLimits(attempt_timeout_s=chain.routing.attempt_timeout_secs)
     if chosen.max_concurrent is not None:
         limits = replace(limits, max_connections=chosen.max_concurrent)

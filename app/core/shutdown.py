@@ -54,15 +54,13 @@ class Shutdown:
 
     @property
     def exit_code(self) -> int | None:
-        """0 once all has ended, 1 when the process must end at once, None while it goes on."""
+        """0 once all has ended, whatever was asked for by then; 1 when the process must end at once; None while it goes on."""
         if self._phase is Phase.ENDED:
             return 0
         return 1 if self._forced else None
 
     def signal(self, now: float, *, patient: bool) -> None:
         """A signal to end. The first begins the shutdown, with a lame duck if `patient`; any other forces the end."""
-        if self._phase is Phase.ENDED:
-            return
         if self._phase is not Phase.RUNNING:
             self._forced = True
             return

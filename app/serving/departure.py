@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import multiprocessing
 import os
 import signal
 import threading
@@ -118,6 +117,4 @@ class Departure:
             teller = threading.Thread(target=log.critical, args=("force_exit",), kwargs={"extra": facts}, daemon=True)
             teller.start()
             teller.join(_TELLING_S)
-            for child in multiprocessing.active_children():
-                child.kill()  # nobody will be there to end them
-            self._leave(1)
+            self._leave(1)  # builder processes follow

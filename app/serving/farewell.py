@@ -1,4 +1,4 @@
-"""The outermost layer of a server on its way out: answers ask for the connection back."""
+"""The outermost layer of a server on its way out: whoever is cut is told."""
 
 from __future__ import annotations
 
@@ -12,32 +12,25 @@ from app.core.errors import Draining
 
 
 class Farewell:
-    """ASGI layer: from the shutdown signal on every answer carries `Connection: close`, so that keep-alive clients move on
-    before the socket goes; and a request that is cut when the drain runs out is told so."""
+    """ASGI layer: a request that is still unanswered when the drain runs out is told to come back, instead of nothing."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        house = house_of(scope)
-        if scope["type"] != "http" or house is None:
-            await self.app(scope, receive, send)
-            return
         begun = False
 
-        async def leaving(message: Message) -> None:
+        async def watched(message: Message) -> None:
             nonlocal begun
-            if message["type"] == "http.response.start":
-                begun = True
-                if house.draining:
-                    message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+            begun = True
             await send(message)
 
         try:
-            await self.app(scope, receive, leaving)
+            await self.app(scope, receive, watched)
         except asyncio.CancelledError:
-            if begun or not house.closing:
+            house = house_of(scope)
+            if begun or house is None or not house.closing:
                 raise
             # Cancelled by the end of the drain alone: the task has nothing else to do, and ends after this answer.
             refusal = Draining("this server is shutting down and the request took too long; retry")
-            await problems.answer(scope, refusal)(scope, receive, leaving)
+            await problems.answer(scope, refusal)(scope, receive, watched)

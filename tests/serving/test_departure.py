@@ -80,7 +80,8 @@ async def test_Q3_a_second_signal_while_it_ends_ends_it_now() -> None:
         signal.raise_signal(signal.SIGTERM)
         await asyncio.sleep(0)
         assert process.left_with == [1]
-        process.left.wait()
+        for watch in [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]:
+            await asyncio.to_thread(watch.join)
     assert process.left_with == [1], "once, though the thread looked as well"
 
 

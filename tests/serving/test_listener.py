@@ -59,7 +59,8 @@ async def test_Q8_a_handshake_that_stops_half_way_ends(
     async with listener(hello, certificate) as (_, port):
         silent = await Line.open(port)
         assert (await (await Line.open(port, certificate.client)).get("/")).status == 200
-        await silent.closed_by_peer()
+        async with asyncio.timeout(30):  # the event loop's own limit is 60
+            await silent.closed_by_peer()
         assert (await (await Line.open(port, certificate.client)).get("/")).status == 200
 
 
