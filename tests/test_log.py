@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import io
+import itertools
 import json
 import logging
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 import structlog
 
+from app import log
 from app.core.errors import RpcUnavailable
 from app.log import REQUEST_ID, configure_logging, install_fault_hooks, loop_fault_handler, redact_text, report_fault
 
@@ -166,6 +168,33 @@ def raised(fault: Exception) -> Exception:
         raise fault
     except Exception as caught:  # noqa: BLE001 - to give it a traceback
         return caught
+
+
+def test_a_text_that_is_passed_over_quickly_holds_nothing_to_hide(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [
+        "https",
+        "://",
+        "u:p@",
+        "host",
+        "/p?k=",
+        "Bearer",
+        "bearer",
+        "Authorization",
+        "COOKIE",
+        "x-Api-Key",
+        "token",
+        ":",
+        "=",
+        "key",
+        "s3cr3tvalue",
+        "plain",
+        '"',
+    ]
+    parts += [" ", "\u00e9", "\u212a", "coo\u212aie", "Author\u0130zation"]  # of two of these the lower case is ASCII
+    texts = ["".join(chosen) for chosen in itertools.product(parts, repeat=3)]
+    shown = [log.redact_text(text) for text in texts]
+    monkeypatch.setattr(log, "_may_hold_any", lambda lower: True)
+    assert shown == [log.redact_text(text) for text in texts]
 
 
 def test_a_fault_is_logged_with_its_place_and_without_a_foreign_message(stream: io.StringIO) -> None:

@@ -37,7 +37,8 @@ from app.core.errors import (
 log = logging.getLogger(__name__)
 
 LOG_EVERY_S = 1.0
-"""A refusal is logged at most this often for each reason: the log must not become a load of its own."""
+"""A refusal is logged at most this often for each reason, and those between have no line of their end either: writing one takes
+longer than refusing, and the log must not become a load of its own."""
 
 _REASONS: dict[type[ProofError], str] = {
     Overloaded: "overloaded",
@@ -139,7 +140,7 @@ class Admission:
         if isinstance(refusal, ChainOverloaded):
             reason = str(refusal.extra.get("reason", reason))  # of the fill queue: one of two
         house.metrics.admission_rejected_total.labels(reason).inc()
-        self._refusals.note(reason, visit, house.now())
+        visit.hushed = not self._refusals.note(reason, visit, house.now()) and not isinstance(refusal, RequestTimeout)
 
 
 def _admitted(house: Lobby, visit: Visit) -> Place:
@@ -222,13 +223,15 @@ class _RefusalLog:
     def __init__(self) -> None:
         self._last: dict[str, tuple[float, int]] = {}
 
-    def note(self, reason: str, visit: Visit, now: float) -> None:
+    def note(self, reason: str, visit: Visit, now: float) -> bool:
+        """Whether this one was logged."""
         logged_at, suppressed = self._last.get(reason, (None, 0))
         if logged_at is not None and now - logged_at < LOG_EVERY_S:
             self._last[reason] = (logged_at, suppressed + 1)
-            return
+            return False
         self._last[reason] = (now, 0)
         line: dict[str, object] = {"reason": reason, "suppressed": suppressed, "request_id": visit.request_id}
         if visit.chain is not None:
             line["chain"] = visit.chain.name
         log.warning("refused", extra=line)
+        return True

@@ -67,7 +67,7 @@ class Observe:
             if visit.status is None:
                 await problems.answer(scope, Internal("internal error"))(scope, receive, stamped)
         finally:
-            if visit.template not in PROBES:
+            if visit.template not in PROBES and not visit.hushed:
                 _log_end(scope, visit, time.perf_counter() - started)
             REQUEST_ID.reset(named)
 

@@ -63,6 +63,8 @@ class Visit:
     status: int | None = None
     sent_bytes: int = 0
     fault_reported: bool = False
+    hushed: bool = False
+    """One of many that were refused alike: a line that tells how many stands for it in the log."""
     place: Place | None = None
     """What an admitted request holds; only the door changes it."""
 

@@ -360,13 +360,15 @@ async def full() -> AsyncIterator[Asked]:
 async def test_A9_refusals_are_counted_once_each_and_logged_once_a_second(
     full: Asked, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, logger="app.api.admission"):
+    with caplog.at_level(logging.INFO):
         for _ in range(3):
             await ended([full.ask(nth(1)) for _ in range(50)])
             await full.clock.advance(0.5)
     lines = [record for record in caplog.records if record.name == "app.api.admission"]
     told = [(line.reason, line.suppressed, line.chain) for line in lines]  # type: ignore[attr-defined]
     assert told == [("overloaded", 0, "sepolia"), ("overloaded", 99, "sepolia")]
+    ends = [record for record in caplog.records if record.name == "copath.access"]
+    assert [end.request_id for end in ends] == [line.request_id for line in lines]  # type: ignore[attr-defined]
     assert full.metric("admission_rejected_total", reason="overloaded") == 150
     assert full.metric("admission_rejected_total") == 150
     assert full.metric("proof_outcome_total", outcome="Overloaded") == 150
