@@ -25,6 +25,7 @@ from app.chain.supervision import Loop, supervise
 from app.core.admission import Door
 from app.core.routing import RoutingRules
 from app.core.saturation import Gate, SaturationWindow
+from app.core.spending import prices_of
 from app.log import configure_logging, install_fault_hooks, loop_fault_handler
 from app.metrics import NO_CHAIN, Metrics
 from app.settings import (
@@ -43,6 +44,7 @@ from app.upstream.evm import EvmNode
 from app.upstream.failover import Failover
 from app.upstream.figures import UpstreamFigures
 from app.upstream.posting import NodeLimits
+from app.upstream.purse import Accounts, Purse
 
 __all__ = ["CannotStart", "House", "demo_chains", "demo_examples", "open_house", "prepare_logging", "watch_loop"]
 
@@ -172,9 +174,11 @@ async def open_house(settings: Settings) -> AsyncIterator[House]:
     metrics.start_time_seconds.set_to_current_time()
     async with AsyncExitStack() as parts:
         builder = await _started_builder(settings, metrics, parts)
+        accounts = Accounts()
         chains = []
         for chain_settings in settings.chains:
-            chain = _build_chain(chain_settings, settings, builder, metrics, parts)
+            upstream = _build_upstream(chain_settings, chain_settings.upstream_list, accounts, metrics, parts)
+            chain = _build_chain(chain_settings, settings, upstream, builder, metrics)
             parts.push_async_callback(chain.aclose)
             chains.append(chain)
         house = House(chains, builder, metrics, _build_door(settings, chains), MonotonicClock())
@@ -189,6 +193,20 @@ async def open_house(settings: Settings) -> AsyncIterator[House]:
                 house.started = False
                 for task in tasks:
                     task.cancel()
+
+
+@asynccontextmanager
+async def open_upstreams(settings: Settings) -> AsyncIterator[tuple[Builder, dict[tuple[str, str], Upstream]]]:
+    """Every upstream alone, by the names of its chain and its own, and who builds blocks: nothing is asked by itself."""
+    metrics, accounts = Metrics(), Accounts()
+    async with AsyncExitStack() as parts:
+        builder = await _started_builder(settings, metrics, parts)
+        alone = {
+            (chain.name, node.name): _build_upstream(chain, (node,), accounts, metrics, parts)
+            for chain in settings.chains
+            for node in chain.upstream_list
+        }
+        yield builder, alone
 
 
 def _build_door(settings: Settings, chains: Sequence[Chain]) -> Door:
@@ -216,9 +234,8 @@ async def _started_builder(settings: Settings, metrics: Metrics, parts: AsyncExi
 
 
 def _build_chain(
-    chosen: ChainSettings, settings: Settings, builder: Builder, metrics: Metrics, parts: AsyncExitStack
+    chosen: ChainSettings, settings: Settings, upstream: Upstream, builder: Builder, metrics: Metrics
 ) -> Chain:
-    upstream = _build_upstream(chosen, metrics, parts)
     rules = ChainRules(
         key=chosen.chain_key,
         name=chosen.name,
@@ -238,7 +255,6 @@ def _build_chain(
         saturation_threshold_s=settings.saturation.threshold_secs,
         saturation_expiry_s=settings.saturation.expiry_secs,
     )
-    metrics.register_chain(chosen.name, chosen.chain_key, [each.name for each in chosen.upstream_list])
     anchors = _build_anchors(chosen.chain_key, chosen.anchors)
     chain = Chain(rules, upstream, builder, anchors, metrics, MonotonicClock(), ledger=MemoryLedger())
     for loop in chain.loops:
@@ -247,7 +263,14 @@ def _build_chain(
     return chain
 
 
-def _build_upstream(chosen: ChainSettings, metrics: Metrics, parts: AsyncExitStack) -> Upstream:
+def _build_upstream(
+    chosen: ChainSettings,
+    nodes: Sequence[UpstreamSettings],
+    accounts: Accounts,
+    metrics: Metrics,
+    parts: AsyncExitStack,
+) -> Upstream:
+    metrics.register_chain(chosen.name, chosen.chain_key, [each.name for each in nodes])
     routing = chosen.routing
     rules = RoutingRules(
         freshness_blocks=routing.frontier_freshness_blocks,
@@ -255,13 +278,13 @@ def _build_upstream(chosen: ChainSettings, metrics: Metrics, parts: AsyncExitSta
         primary_retry_cap_s=routing.primary_retry_cap_secs,
         hedge=routing.hedge == "on",
     )
-    upstream = Failover([_build_node(each, chosen, metrics) for each in chosen.upstream_list], rules=rules)
+    upstream = Failover([_build_node(each, chosen, accounts, metrics) for each in nodes], rules=rules)
     parts.push_async_callback(upstream.aclose)
     metrics.before_scrape(UpstreamFigures(chosen.name, upstream, metrics).publish)
     return upstream
 
 
-def _build_node(chosen: UpstreamSettings, chain: ChainSettings, metrics: Metrics) -> EvmNode:
+def _build_node(chosen: UpstreamSettings, chain: ChainSettings, accounts: Accounts, metrics: Metrics) -> EvmNode:
     url = str(chosen.url)
     try:
         transport = demo_transport(url) if url.startswith("demo:") else None
@@ -270,6 +293,7 @@ def _build_node(chosen: UpstreamSettings, chain: ChainSettings, metrics: Metrics
     limits = NodeLimits(attempt_timeout_s=chain.routing.attempt_timeout_secs)
     if chosen.max_concurrent is not None:
         limits = replace(limits, max_connections=chosen.max_concurrent)
+    account = accounts.of(url, chosen.headers, chosen.units_per_second, chosen.units_per_day)
     return EvmNode(
         chosen.name,
         url,
@@ -279,6 +303,7 @@ def _build_node(chosen: UpstreamSettings, chain: ChainSettings, metrics: Metrics
         limits=limits,
         transport=transport,
         observer=Counting(metrics, chain.name, chosen.name),
+        purse=Purse(prices_of(chosen.price), account),
     )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Awaitable, Callable
 
 from app.core.provable_block import ProvableBlock
+from app.core.purpose import Errand, Purpose, errand
 from app.metrics import Metrics
 
 from .anchoring import Anchoring
@@ -35,7 +37,9 @@ class Background:
     ) -> None:
         """`block_at` yields the checked canonical block of a finalized height, filled in the class BACKFILL."""
         self._metrics = metrics
-        self._loops: list[tuple[Loop, Callable[[], Awaitable[None]]]] = [(Loop(f"head:{rules.name}"), head.run)]
+        self._loops: list[tuple[Loop, Purpose, Callable[[], Awaitable[None]]]] = [
+            (Loop(f"head:{rules.name}"), Purpose.HEAD, head.run)
+        ]
         # As many claims as there are permits: backfill that waits beyond that is turned away.
         turns = asyncio.Semaphore(rules.max_fills)
         self.anchored = asyncio.Event()
@@ -45,11 +49,11 @@ class Background:
             self.anchored.set()
         else:
             self._anchoring = Anchoring(rules, anchors, head, block_at, turns, metrics, self.anchored)
-            self._loops.append((Loop(f"anchors:{rules.name}"), self._anchoring.run))
+            self._loops.append((Loop(f"anchors:{rules.name}"), Purpose.BACKFILL, self._anchoring.run))
         self.backfill: Backfill | None = None
         if ledger is not None:
             self.backfill = Backfill(rules, head, cache, permits, ledger, anchors, block_at, turns, clock)
-            self._loops.append((Loop(f"backfill:{rules.name}"), self.backfill.run))
+            self._loops.append((Loop(f"backfill:{rules.name}"), Purpose.BACKFILL, self.backfill.run))
 
     def __repr__(self) -> str:
         return f"<Background {', '.join(loop.name for loop in self.loops)}>"
@@ -57,7 +61,7 @@ class Background:
     @property
     def loops(self) -> tuple[Loop, ...]:
         """The loops, running or down."""
-        return tuple(loop for loop, _ in self._loops)
+        return tuple(loop for loop, _, _ in self._loops)
 
     @property
     def anchoring_stalled(self) -> str | None:
@@ -78,5 +82,7 @@ class Background:
     async def run(self) -> None:
         """Every loop, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for loop, body in self._loops:
-                group.create_task(supervise(loop, body, self._metrics), name=loop.name)
+            for loop, purpose, body in self._loops:
+                context = contextvars.copy_context()
+                context.run(errand.set, Errand(purpose))
+                group.create_task(supervise(loop, body, self._metrics), name=loop.name, context=context)

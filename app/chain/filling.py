@@ -21,8 +21,10 @@ from app.core.errors import (
     ProofError,
     RequestTimeout,
     UnsupportedBlockFormat,
+    UpstreamBudgetExhausted,
 )
 from app.core.provable_block import BuildRequest, ProvableBlock, Verdict
+from app.core.purpose import Errand, Purpose, errand, errand_in_hand
 from app.core.resting import shift
 from app.metrics import Metrics
 
@@ -44,6 +46,7 @@ _RESULT_OF: dict[type[ProofError], str] = {
     RequestTimeout: "timeout",
     InconsistentSource: "invalid",
     UnsupportedBlockFormat: "invalid",
+    UpstreamBudgetExhausted: "refused",
 }
 
 
@@ -119,7 +122,14 @@ class Filling:
         """One fetch and one build. The permit is held until the build has truly ended, but not while the fetch sleeps (P6)."""
         labels = (self._rules.name, fill.priority.value)
         permit = self._permits.hold(fill.priority)
-        fill.on_promote(permit.promote)
+        mine = Errand(Purpose(fill.priority.value), errand_in_hand().anonymous)
+        errand.set(mine)  # of this task alone, as the shift below
+
+        def promoted() -> None:
+            mine.purpose = Purpose.REQUEST
+            permit.promote()
+
+        fill.on_promote(promoted)
         result = "error"
         try:
             async with permit:

@@ -1,6 +1,6 @@
 """Single flight: however many callers miss on one key, one fill runs for all of them.
 
-A fill belongs to the `Flights` that started it, never to the caller that asked first: it runs in its own task, in an empty
+A fill belongs to the `Flights` that started it, never to the caller that asked first: it runs in its own task, in a bare
 context, under its own deadline. Callers hold leases. A caller that is cancelled or late drops its lease and changes
 nothing for the others; only when the last lease is dropped while the fill still waits for a permit is the fill cancelled.
 
@@ -18,7 +18,6 @@ All state changes happen between awaits, in `_start`, `_board`, `_leave` and `_e
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import random
 from collections.abc import Awaitable, Callable, Hashable
@@ -31,6 +30,7 @@ from app.chain.permits import refusal
 from app.core.budget import Priority, Refusal
 from app.core.deadlines import reached
 from app.core.errors import Draining, Internal, ProofError, RequestTimeout, RpcUnavailable
+from app.core.purpose import bare_context
 
 if TYPE_CHECKING:
     from app.chain.ports import Clock
@@ -210,8 +210,8 @@ class Flights(Generic[K, V]):
         handle = Fill(self._clock, creator.priority, generation, self._fill_deadline_s)
         run = self._runs[key] = _Run(key, handle)
         self.fills += 1
-        # The empty context: a fill must not run under the deadline of the request that happened to come first.
-        run.task = asyncio.create_task(self._fly(run, creator), name="fill", context=contextvars.Context())
+        # A bare context: a fill must not run under the deadline of the request that happened to come first.
+        run.task = asyncio.create_task(self._fly(run, creator), name="fill", context=bare_context())
         self._flying[run.task] = run
         run.task.add_done_callback(lambda task: self._ended(run, task))
         return run

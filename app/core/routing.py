@@ -1,7 +1,8 @@
 """Which node is asked, in which order: a decision over what was observed, made again for every question.
 
-    candidates   not barred, not cooling, breaker closed or a probe due
-    order        as configured; behind all others whoever lags, has pruned the height, gave bad data lately or is not verified
+    candidates   not barred, not cooling, affordable, breaker closed or a probe due
+    order        as configured; behind all others whoever lags, has pruned the height, gave bad data lately, would be waited for
+                 or is not verified
     skipped      who is known to be far below the height: for this height only, nobody is banned
     none left    the breaker that opened first is tried: an answer that may not come is better than none
 
@@ -80,6 +81,10 @@ class NodeState:
     barred_until: float | None = None
     """It serves another chain, or refuses our credentials."""
     cooling_until: float | None = None
+    spent_until: float | None = None
+    """What its calls cost may not be spent on the errand in hand before then."""
+    busy: bool = False
+    """A call would wait for its turn: the throughput that we may use is in use."""
     astray: bool = False
     """Its canonical chain contradicts what the others agree is final."""
     head: int | None = None
@@ -142,7 +147,8 @@ class NodeState:
 
     def resting_s(self, now: float) -> float:
         """For how long it must not be asked; 0 when it may be."""
-        return max(0.0, (self.barred_until or 0.0) - now, (self.cooling_until or 0.0) - now)
+        until = (self.barred_until or 0.0, self.cooling_until or 0.0, self.spent_until or 0.0)
+        return max(0.0, max(until) - now)
 
     def admits(self, work: Work, now: float) -> bool:
         """Whether its breakers let this work through. A node that cannot even say its head is not asked for blocks."""
@@ -214,10 +220,10 @@ def plan(
         if opened or not chosen:
             chosen.append(min(opened or reaching, key=lambda at: (nodes[at].opened_at(work), at)))
 
-    def rank(index: int) -> tuple[bool, bool, bool, bool, int]:
+    def rank(index: int) -> tuple[bool, bool, bool, bool, bool, int]:
         node = nodes[index]
         pruned = height is not None and height < node.pruned_below
-        return node.lag(height, now) > 0, pruned, node.distrusted(now), not node.verified, index
+        return node.lag(height, now) > 0, pruned, node.distrusted(now), node.busy, not node.verified, index
 
     order = tuple(sorted(chosen, key=rank))
     if not _derived(nodes, order):

@@ -20,6 +20,7 @@ from app.metrics.labels import (
     NO_CHAIN,
     OUTCOMES,
     PROOF_KINDS,
+    PURPOSES,
     REJECT_REASONS,
     ROUTES_TAKEN,
     STATUS_CLASSES,
@@ -181,6 +182,19 @@ class Metrics:
         self.upstream_cooldown_seconds = gauge(
             "upstream_cooldown_seconds", "Until a rate limited upstream is asked again.", "chain", "upstream"
         )
+        self.upstream_units_total = counter(
+            "upstream_units_total",
+            "Units that calls to upstreams cost, in the provider's own.",
+            "chain",
+            "upstream",
+            "purpose",
+        )
+        self.upstream_budget_used_ratio = gauge(
+            "upstream_budget_used_ratio",
+            "Share of today's units of an upstream's account that is spent.",
+            "chain",
+            "upstream",
+        )
         self.upstream_route_total = counter("upstream_route_total", "How upstreams were chosen.", "chain", "route")
         self.content_invalid_total = counter(
             "content_invalid_total", "Upstream data that failed a check.", "chain", "upstream", "check"
@@ -270,6 +284,7 @@ class Metrics:
         _seed(self.upstream_route_total, chains, ROUTES_TAKEN)
         _seed(self.hedges_total, chains, ("won", "lost", "suppressed"))
         _seed(self.upstream_requests_total, chains, upstreams, UPSTREAM_METHODS, UPSTREAM_RESULTS)
+        _seed(self.upstream_units_total, chains, upstreams, PURPOSES)
         _seed(self.content_invalid_total, chains, upstreams, CONTENT_CHECKS)
         _seed(self.root_mismatch_total, chains, upstreams, TRIES)
         for per_upstream in (
@@ -281,6 +296,7 @@ class Metrics:
             self.upstream_lag_blocks,
             self.upstream_breaker_state,
             self.upstream_cooldown_seconds,
+            self.upstream_budget_used_ratio,
         ):
             _seed(per_upstream, chains, upstreams)
 

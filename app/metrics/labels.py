@@ -90,6 +90,7 @@ UPSTREAM_METHODS = (
     "eth_getTransactionByHash",
     "eth_getTransactionReceipt",
 )
+PURPOSES = ("request", "backfill", "head", "probe")
 ROUTES_TAKEN = ("head_aware", "exclusive", "exclusive_expired", "exclusive_broken", "full")
 CONTENT_CHECKS = (
     "block_hash",

@@ -16,9 +16,6 @@ NOT_YET_IN_FORCE = (
     "database_url",
     "block_store_url",
     "consumers",
-    "chains.upstreams.price",
-    "chains.upstreams.units_per_second",
-    "chains.upstreams.units_per_day",
     "chains.anchors.source=static",
     "chains.anchors.source=creditcoin",
 )

@@ -24,7 +24,7 @@ METHOD = "eth_getTransactionReceipt"
 
 Outcome = bytes | CallFailed
 
-_HOPELESS = frozenset({Fault.DENIED, Fault.WRONG_CHAIN, Fault.DEADLINE, Fault.INVALID_PARAMS})
+_HOPELESS = frozenset({Fault.DENIED, Fault.WRONG_CHAIN, Fault.DEADLINE, Fault.INVALID_PARAMS, Fault.SPENT})
 _NO_BATCHES = frozenset({Fault.METHOD_NOT_SUPPORTED, Fault.INVALID_PARAMS, Fault.HTTP_4XX})
 _TOO_MUCH = frozenset({Fault.TOO_BIG, Fault.BODY_TOO_LARGE})
 
@@ -44,7 +44,7 @@ async def each_receipt(
     while missing:
         # One first: a node that lacks one lacks them all, and would be asked for thousands in vain.
         wanted = missing if len(missing) < len(hashes) else missing[:1]
-        size = node.capabilities.batch_limit if barren < 2 else 1
+        size = node.batch_size(METHOD) if barren < 2 else 1
         outcomes = await _ask_for(node, ask, hashes, wanted, size)
         failures: list[CallFailed] = []
         for index, outcome in outcomes.items():

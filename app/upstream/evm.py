@@ -18,18 +18,23 @@ import msgspec
 
 from app.core.deadlines import remaining_s, turn_left_s
 from app.core.hexadecimal import parse_quantity
+from app.core.purpose import Errand, Purpose, errand
 from app.core.routing import NodeState, Work
 
 from . import jsonrpc
 from .faults import ANSWERED, BLAMED, CallFailed, Fault
 from .observer import NoObserver, UpstreamObserver
 from .posting import NodeLimits, Poster
+from .purse import Purse
 from .standing import Capabilities, Standing
 
 DECODE_INLINE_BYTES = 1024 * 1024
 """Larger texts are decoded in a thread: the loop is never held for longer than a megabyte takes."""
 
 NULL = b"null"
+
+CHEAPEST = ("eth_getBlockByNumber",)
+"""What most questions begin with: a node that this cannot be paid for is not worth turning to."""
 
 T = TypeVar("T")
 
@@ -61,6 +66,7 @@ class EvmNode:
         limits: NodeLimits | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
         observer: UpstreamObserver | None = None,
+        purse: Purse | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
         trust_env: bool = True,
@@ -71,6 +77,7 @@ class EvmNode:
         self.state = NodeState(name, derives_from)
         self.observer: UpstreamObserver = observer or NoObserver()
         self.limits = limits or NodeLimits()
+        self.purse = purse or Purse(clock=clock, wall_clock=wall_clock)
         self._clock = clock
         self._ids = count(1)
         self._verifying: asyncio.Task[int] | None = None
@@ -96,11 +103,21 @@ class EvmNode:
         return standing.configured_chain_id if standing.chain_id is None else standing.chain_id
 
     def observed(self, now: float) -> NodeState:
-        """What is known of the node, for whoever chooses between nodes."""
+        """What is known of the node, for whoever chooses between nodes for the errand in hand."""
+        self._share_cooldown()
+        closed_s = self.purse.closed_s(CHEAPEST)
+        self.state.spent_until = now + closed_s if closed_s else None
+        self.state.busy = self.purse.busy(CHEAPEST)
         self.state.verified = self.standing.verified_at is not None and self.standing.up
         self.state.barred_until = self.standing.barred_until(now)
         self.state.cooling_until = self.standing.cooling_until
         return self.state
+
+    def batch_size(self, method: str) -> int:
+        """The most calls of one method for one batch: as many as are believed to pass, and as may be made within a second."""
+        affordable = self.purse.most_at_once(method)
+        believed = self.capabilities.batch_limit
+        return believed if affordable is None else min(believed, affordable)
 
     @property
     def connections_held(self) -> int:
@@ -132,7 +149,7 @@ class EvmNode:
             return jsonrpc.decode_batch(body, first_id, len(calls))
 
         content = jsonrpc.encode_batch(first_id, calls)
-        outcomes = await self._exchange(calls[0][0], work, content, decode, lambda _: "ok")
+        outcomes = await self._exchange([method for method, _ in calls], work, content, decode, lambda _: "ok")
         limits = [
             outcome for outcome in outcomes if isinstance(outcome, CallFailed) and outcome.fault is Fault.RATE_LIMITED
         ]
@@ -169,12 +186,15 @@ class EvmNode:
                 raise
             if given_s == left_s:
                 raise CallFailed(Fault.DEADLINE, "the deadline passed before the node named its chain") from None
+            if self.purse.waiting:
+                raise CallFailed(Fault.TURN_OVER, "its turn was over before the chain id could be asked for") from None
             self.state.note_failure(work, self._clock())
             raise CallFailed(Fault.ATTEMPT_TIMEOUT, "the node did not name its chain in time") from None
         except CallFailed as failure:
             raise failure.again() from None
 
     async def _verify(self) -> int:
+        errand.set(Errand(Purpose.PROBE))  # of this task alone
         raw = await self._call("eth_chainId", (), Work.LIGHT)
         try:
             found = parse_quantity(msgspec.json.decode(raw, type=str | int))
@@ -198,14 +218,22 @@ class EvmNode:
         def result_of(answer: bytes) -> str:
             return "not_found" if answer == NULL else "ok"
 
-        return await self._exchange(method, work, jsonrpc.encode_request(call_id, method, params), decode, result_of)
+        return await self._exchange([method], work, jsonrpc.encode_request(call_id, method, params), decode, result_of)
 
     async def _exchange(
-        self, method: str, work: Work, content: bytes, decode: Callable[[bytes], T], result_of: Callable[[T], str]
+        self,
+        methods: Sequence[str],
+        work: Work,
+        content: bytes,
+        decode: Callable[[bytes], T],
+        result_of: Callable[[T], str],
     ) -> T:
-        refusal = self.standing.refusal(self._clock())
-        if refusal is not None:
-            raise refusal
+        """One POST with calls of these methods, paid for before it starts."""
+        method, cost = methods[0], self.purse.prices.of(methods)
+        self._require_willing()
+        await self.purse.turn(cost)
+        self._require_willing()  # another call may have met a limit meanwhile
+        self.purse.charge(cost)
         started = self._clock()
         self.state.begin(work, started)
         seconds: float | None = None
@@ -228,6 +256,18 @@ class EvmNode:
         finally:
             self.observer.on_call(method, result, self._clock() - started if seconds is None else seconds)
 
+    def _require_willing(self) -> None:
+        self._share_cooldown()
+        refusal = self.standing.refusal(self._clock())
+        if refusal is not None:
+            raise refusal
+
+    def _share_cooldown(self) -> None:
+        """A limit that the calls of any node met holds for all that are paid from the same account."""
+        until = self.purse.account.cooling_until
+        if until is not None:
+            self.standing.cooling_until = max(until, self.standing.cooling_until or until)
+
     def _note_answer(self, work: Work, seconds: float) -> None:
         was_up = self.standing.up
         self.standing.note_answer()
@@ -238,6 +278,8 @@ class EvmNode:
         failure.excerpt = self._poster.scrub(failure.excerpt)
         was_up = self.standing.up
         self.standing.note_failure(failure, self._clock())
+        if failure.fault is Fault.RATE_LIMITED and self.standing.cooling_until is not None:
+            self.purse.account.cool(self.standing.cooling_until)
         if failure.fault in BLAMED:
             self.state.note_failure(work, self._clock())
         self._report_state(was_up)

@@ -289,7 +289,7 @@ class Failover:
             second = None if self.nodes[turn.node].state.probed(Work.BODIES, now) else trip.journey.backup(now)
             if second is None:
                 return None
-            if not self.hedging.allowed(now):
+            if not self.hedging.allowed(now, self.nodes[second.node].purse.spent_share):
                 trip.journey.put_back(second)
                 return None
             rivals.append(second)

@@ -20,6 +20,7 @@ class Fault(StrEnum):
     DEADLINE = "deadline"
     POOL_BUSY = "pool-busy"
     TURN_OVER = "turn-over"
+    SPENT = "spent"
     # The HTTP status.
     DENIED = "denied"
     HTTP_4XX = "http-4xx"
@@ -91,6 +92,7 @@ _RESULTS = {
     Fault.DEADLINE: "cancelled",
     Fault.POOL_BUSY: "cancelled",
     Fault.TURN_OVER: "cancelled",
+    Fault.SPENT: "cancelled",
     Fault.DENIED: "http_4xx",
     Fault.HTTP_4XX: "http_4xx",
     Fault.HTTP_5XX: "http_5xx",

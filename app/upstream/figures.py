@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from app.core.purpose import Purpose
 from app.core.routing import RouteKind
 from app.metrics import Counter, Metrics
 
@@ -16,7 +17,7 @@ class UpstreamFigures:
         self._chain = chain
         self._upstream = upstream
         self._metrics = metrics
-        self._published: dict[tuple[object, ...], int] = {}
+        self._published: dict[tuple[object, ...], float] = {}
 
     def publish(self) -> None:
         """Brings the metrics up to date."""
@@ -30,13 +31,16 @@ class UpstreamFigures:
                 metrics.upstream_lag_blocks.labels(*labels).set(lag_of(state.head, newest) or 0)
             metrics.upstream_breaker_state.labels(*labels).set(state.breaker_state(now).value)
             metrics.upstream_cooldown_seconds.labels(*labels).set(max(0.0, (state.cooling_until or 0.0) - now))
+            metrics.upstream_budget_used_ratio.labels(*labels).set(node.purse.spent_share)
+            for purpose in Purpose:
+                self._grow(metrics.upstream_units_total, (*labels, purpose.value), node.purse.spent[purpose])
         for kind in RouteKind:
             self._grow(metrics.upstream_route_total, (self._chain, kind.value), crew.routes[kind])
         self._grow(metrics.retry_budget_exhausted_total, (self._chain,), crew.budget.refused)
         for result, count in self._upstream.hedging.outcomes.items():
             self._grow(metrics.hedges_total, (self._chain, result), count)
 
-    def _grow(self, counter: Counter, labels: tuple[str, ...], count: int) -> None:
+    def _grow(self, counter: Counter, labels: tuple[str, ...], count: float) -> None:
         key = (counter, labels)
         grown = count - self._published.get(key, 0)
         if grown > 0:

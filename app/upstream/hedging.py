@@ -24,6 +24,9 @@ SHARE = 0.05
 RETRY_BUDGET_KEPT = 0.2
 """With less of the retry budget left than this the nodes have enough to do."""
 
+SPENT_SHARE = 0.8
+"""With more of a day's units spent than this none go into a second answer."""
+
 T = TypeVar("T")
 
 
@@ -54,9 +57,10 @@ class Hedging:
         """A fetch begins."""
         self._share.deposit()
 
-    def allowed(self, now: float) -> bool:
-        """Whether a fetch that is slow may be hedged now; if so, it is paid for."""
-        if self._retries.left < RETRY_BUDGET_KEPT or not self._share.take(now):
+    def allowed(self, now: float, spent_share: float = 0.0) -> bool:
+        """Whether a fetch that is slow may be hedged now at a node of whose units so much is spent; if so, it is allowed for."""
+        enough = self._retries.left < RETRY_BUDGET_KEPT or spent_share > SPENT_SHARE
+        if enough or not self._share.take(now):
             self.outcomes["suppressed"] += 1
             return False
         return True

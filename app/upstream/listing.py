@@ -24,6 +24,7 @@ def listing_of(node: EvmNode, now: float, frontier: int | None) -> dict[str, obj
         "breaker": state.breaker_state(now).name.lower().replace("_", "-"),
         "cooldownSeconds": round(cooling_s, 1),
         "trusted": not state.distrusted(now),
+        "budgetUsed": None if node.purse.account.units_per_day is None else round(node.purse.spent_share, 4),
         "capabilities": {
             "receipts": "by-block" if capabilities.block_receipts else "by-transaction",
             "receiptsForm": capabilities.receipts_form.value if capabilities.block_receipts else None,

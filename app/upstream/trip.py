@@ -23,6 +23,7 @@ from app.core.errors import (
     ProofError,
     RequestTimeout,
     RpcUnavailable,
+    UpstreamBudgetExhausted,
 )
 from app.core.journey import Journey, Outcome, Turn
 from app.core.routing import RouteKind, RoutingRules, Work, frontier
@@ -244,6 +245,8 @@ class Trip:
             return HistoryUnavailable(said)
         waits = [each.retry_after_s for each in failures.values()]
         known = [wait_s for wait_s in waits if wait_s is not None]
+        if all(each.fault is Fault.SPENT for each in failures.values()):
+            return UpstreamBudgetExhausted(f"what is known already is still served; {said}", retry_after_s=min(known))
         return RpcUnavailable(said, retry_after_s=min(known) if len(known) == len(waits) else None)
 
 
@@ -258,7 +261,7 @@ def _outcome_of(setback: Setback) -> Outcome:
         return Outcome.LACKING
     if setback.fault is Fault.DEADLINE:
         return Outcome.LATE
-    if setback.fault is Fault.RATE_LIMITED:
+    if setback.fault in (Fault.RATE_LIMITED, Fault.SPENT):
         return Outcome.LIMITED
     if setback.fault is Fault.PRUNED:
         return Outcome.PRUNED

@@ -1,0 +1,189 @@
+"""What calls to upstreams cost, and whether they may still be afforded.
+
+Upstreams sell units, so many a day, and throughput, so many units a second. A call has a price in the provider's own units, known
+from its method before it is made; it is paid for before it starts, and stays paid for if it is cancelled. Upstreams that are paid
+from one account share what is left:
+
+    80 % of the day's units    backfill stops
+    90 %                       requests of those who showed no key get nothing that would cost a call
+    100 %                      nobody does, until the next day (UTC)
+
+What is known already costs nothing, and is never refused. Synchronous: `now` is monotonic, `wall_s` Unix time, both in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from .purpose import Errand, Purpose
+
+DAY_S = 86_400.0
+
+BACKFILL_SHARE = 0.8
+ANONYMOUS_SHARE = 0.9
+
+BURST_S = 1.0
+"""So many seconds' worth of throughput may be used at once; over any time it is so much more than the rate and no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of one POST. `throughput` is what it takes of the units of a second, which some providers count in other figures."""
+
+    units: float
+    throughput: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What one call of each method costs; `other` for a method that is not listed."""
+
+    units: Mapping[str, float] = field(default_factory=dict)
+    other: float = 1.0
+    throughput: Mapping[str, float] = field(default_factory=dict)
+    """Where it differs from the units."""
+
+    def of(self, methods: Iterable[str]) -> Cost:
+        """The cost of one POST with these calls: a batch costs what its calls cost one by one."""
+        units = throughput = 0.0
+        for method in methods:
+            price = self.units.get(method, self.other)
+            units += price
+            throughput += self.throughput.get(method, price)
+        return Cost(units, throughput)
+
+
+PRESETS: Mapping[str, Prices] = MappingProxyType(
+    {
+        # "Compute Unit Costs", https://www.alchemy.com/docs/reference/compute-unit-costs, read in 2026.
+        "alchemy": Prices(
+            {
+                "eth_chainId": 0.0,
+                "eth_blockNumber": 10.0,
+                "eth_getBlockByNumber": 20.0,
+                "eth_getBlockByHash": 20.0,
+                "eth_getBlockReceipts": 20.0,
+                "eth_getTransactionByHash": 20.0,
+                "eth_getTransactionReceipt": 20.0,
+            },
+            other=26.0,  # eth_call
+            throughput={"eth_getBlockReceipts": 500.0},
+        ),
+        # "Credit costs", https://docs.metamask.io/services/get-started/pricing/credit-cost, read in 2026.
+        "infura": Prices({"eth_chainId": 5.0, "eth_getBlockReceipts": 1000.0}, other=80.0),
+        "flat": Prices(),
+    }
+)
+"""Published price lists. They change, and plans differ: whoever has other prices states them, method by method."""
+
+
+def prices_of(chosen: str | Mapping[str, float]) -> Prices:
+    """A preset by name, or prices by method; a method that is not among those costs one unit."""
+    return PRESETS[chosen] if isinstance(chosen, str) else Prices(dict(chosen))
+
+
+class Account:
+    """What is paid from together. Belongs to one event loop; every change happens between awaits. None: no such limit."""
+
+    __slots__ = ("_day", "_filled_at", "_in_hand", "_spent", "cooling_until", "units_per_day", "units_per_second")
+
+    def __init__(self, units_per_second: float | None = None, units_per_day: float | None = None) -> None:
+        self.units_per_second = units_per_second
+        self.units_per_day = units_per_day
+        self.cooling_until: float | None = None
+        """The provider asked us to slow down: nothing that is paid from here is asked for before, on `now`'s clock."""
+        self._day = 0
+        self._spent = 0.0
+        self._in_hand = 0.0 if units_per_second is None else units_per_second * BURST_S
+        self._filled_at: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<Account spent {self._spent:g} of {self.units_per_day} today, {self._in_hand:g} in hand>"
+
+    def narrow(self, units_per_second: float | None, units_per_day: float | None) -> None:
+        """One more upstream is paid from here: of its limits and those so far the lower ones hold."""
+        if units_per_second is not None and units_per_second < (self.units_per_second or units_per_second + 1):
+            self.units_per_second = units_per_second
+            self._in_hand = units_per_second * BURST_S
+        if units_per_day is not None:
+            self.units_per_day = min(units_per_day, self.units_per_day or units_per_day)
+
+    def cool(self, until: float) -> None:
+        """The provider asked us to slow down."""
+        self.cooling_until = max(until, self.cooling_until or until)
+
+    # --- units of a day ---------------------------------------------------------------------------------------------
+
+    def spent(self, wall_s: float) -> float:
+        """Units spent today."""
+        self._turn_page(wall_s)
+        return self._spent
+
+    def spent_share(self, wall_s: float) -> float:
+        """The share of today's units that is spent, 0 to 1; 0 where there is no limit."""
+        return 0.0 if self.units_per_day is None else self.spent(wall_s) / self.units_per_day
+
+    def day_left_s(self, wall_s: float) -> float:
+        """Seconds until the next day's units."""
+        self._turn_page(wall_s)
+        return (self._day + 1) * DAY_S - wall_s
+
+    def admits(self, units: float, errand: Errand, wall_s: float) -> bool:
+        """Whether so many of today's units may be spent on this errand. Spends nothing."""
+        self._turn_page(wall_s)
+        return self.units_per_day is None or self._spent + units <= self.units_per_day * share_of(errand)
+
+    def charge(self, units: float, errand: Errand, wall_s: float) -> bool:
+        """A call is about to start: its units are spent, whatever becomes of it. False, and nothing is, where they may not be."""
+        if not self.admits(units, errand, wall_s):
+            return False
+        self._spent += units
+        return True
+
+    def _turn_page(self, wall_s: float) -> None:
+        day = int(wall_s // DAY_S)
+        if day > self._day:  # a clock that is set back gives nothing back
+            self._day = day
+            self._spent = 0.0
+
+    # --- units of a second ------------------------------------------------------------------------------------------
+
+    def turn_s(self, throughput: float, errand: Errand, now: float) -> float:
+        """How long a call has to wait for its turn, were it to queue now; 0: it may start. Changes nothing.
+
+        What takes more than may be used at once waits until all of that is there, and is made up for afterwards. Backfill has its
+        turn only while half of it would be left for whoever comes next.
+        """
+        if self.units_per_second is None:
+            return 0.0
+        self._fill(now)
+        at_once = self.units_per_second * BURST_S
+        kept = at_once / 2 if errand.purpose is Purpose.BACKFILL else 0.0
+        return max(0.0, (min(throughput + kept, at_once) - self._in_hand) / self.units_per_second)
+
+    def queue(self, throughput: float, now: float) -> None:
+        """A call takes its place in the line: it starts when its turn has come, or gives its place back."""
+        self._fill(now)
+        self._in_hand -= throughput
+
+    def leave(self, throughput: float, now: float) -> None:
+        """A call that took its place will not be made."""
+        self._in_hand += throughput
+        self._fill(now)
+
+    def _fill(self, now: float) -> None:
+        if self.units_per_second is None:
+            return
+        if self._filled_at is not None:
+            self._in_hand += max(0.0, now - self._filled_at) * self.units_per_second
+        self._in_hand = min(self._in_hand, self.units_per_second * BURST_S)
+        self._filled_at = now if self._filled_at is None else max(now, self._filled_at)
+
+
+def share_of(errand: Errand) -> float:
+    """How much of a day's units may be gone for this errand still to be run."""
+    if errand.purpose is Purpose.BACKFILL:
+        return BACKFILL_SHARE
+    return ANONYMOUS_SHARE if errand.purpose is Purpose.REQUEST and errand.anonymous else 1.0
