@@ -99,7 +99,7 @@ async def _invite(house: House, base: str) -> None:
     if not await until_anchored(house):
         log.warning("anchors are still being made")
     lines = [f"Copath serves its demo on {base} (documentation: {base}/docs). Try:", ""]
-    for shows, path in demo_examples():
+    for shows, path in demo_examples(first=True):
         lines += [f"  # {shows}", f"  curl -s '{base}{path}'", ""]
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()

@@ -63,9 +63,10 @@ def demo_heights(name: str) -> tuple[int, ...]:
     return tuple(_chain(name)["heights"])
 
 
-def demo_examples() -> list[tuple[str, str]]:
-    """Requests worth a try: what each shows, and its path."""
-    return [(example["shows"], example["path"]) for example in _index()["examples"]]
+def demo_examples(*, first: bool = False) -> list[tuple[str, str]]:
+    """Requests worth a try: what each shows, and its path. `first`: only those for somebody who has seen none yet."""
+    examples = _index()["examples"]
+    return [(each["shows"], each["path"]) for each in examples if each.get("first", False) or not first]
 
 
 def demo_transport(name: str) -> httpx2.AsyncBaseTransport:
