@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from app.metrics import Metrics
+from app.metrics.__main__ import table as table_of_metrics
 from app.settings import NOT_YET_IN_FORCE, LoadedSettings, load_settings
 from app.settings.kinds import parse_size
 from app.settings.models import ChainSettings, UpstreamSettings
@@ -184,6 +186,21 @@ def test_the_readme_shows_the_defaults(table: dict[str, str]) -> None:
 def test_the_readme_names_the_compat_variables(configuration: str) -> None:
     for name in (*_COMPAT, "PROOF_GEN_CONFIG_FILE", "CC3_RPC_URL"):
         assert f"`{name}`" in configuration
+
+
+def test_the_readme_holds_the_table_of_metrics_that_is_made_from_the_registry(readme: str) -> None:
+    match = re.search(r"^<!-- metrics: .*? -->\n(.*?)^<!-- end of metrics -->$", readme, re.MULTILINE | re.DOTALL)
+    assert match, "README.md has no table of metrics"
+    assert match[1].splitlines() == list(table_of_metrics(Metrics())), "make it anew: python -m app.metrics"
+
+
+def test_the_table_of_metrics_lists_what_a_scrape_holds() -> None:
+    rows = [line.split(" | ") for line in table_of_metrics(Metrics())][2:]
+    listed = {(name.strip("| `"), kind) for name, kind, *_ in rows}
+    exposed = re.findall(r"^# TYPE (copath_\w+) (\w+)$", Metrics().exposition(None)[0].decode(), re.MULTILINE)
+    assert listed == set(exposed)
+    by_name = {name.strip("| `"): labels for name, _, labels, _ in rows}
+    assert by_name["copath_http_requests_total"] == "`method`, `route`, `status_class`"
 
 
 def test_the_readme_begins_with_the_commands_that_exist(readme: str) -> None:
