@@ -83,8 +83,8 @@ class NodeState:
     cooling_until: float | None = None
     spent_until: float | None = None
     """What its calls cost may not be spent on the errand in hand before then."""
-    busy: bool = False
-    """A call would wait for its turn: the throughput that we may use is in use."""
+    busy: frozenset[Work] = frozenset()
+    """The work that would have to wait for its turn: the throughput that we may use is in use."""
     astray: bool = False
     """Its canonical chain contradicts what the others agree is final."""
     head: int | None = None
@@ -223,7 +223,7 @@ def plan(
     def rank(index: int) -> tuple[bool, bool, bool, bool, bool, int]:
         node = nodes[index]
         pruned = height is not None and height < node.pruned_below
-        return node.lag(height, now) > 0, pruned, node.distrusted(now), node.busy, not node.verified, index
+        return node.lag(height, now) > 0, pruned, node.distrusted(now), work in node.busy, not node.verified, index
 
     order = tuple(sorted(chosen, key=rank))
     if not _derived(nodes, order):

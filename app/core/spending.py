@@ -156,7 +156,7 @@ class Account:
         What takes more than may be used at once waits until all of that is there, and is made up for afterwards. Backfill has its
         turn only while half of it would be left for whoever comes next.
         """
-        if self.units_per_second is None:
+        if self.units_per_second is None or not throughput:
             return 0.0
         self._fill(now)
         at_once = self.units_per_second * BURST_S

@@ -33,8 +33,11 @@ DECODE_INLINE_BYTES = 1024 * 1024
 
 NULL = b"null"
 
-CHEAPEST = ("eth_getBlockByNumber",)
-"""What most questions begin with: a node that this cannot be paid for is not worth turning to."""
+TYPICAL = {
+    Work.LIGHT: ("eth_getBlockByNumber",),
+    Work.BODIES: ("eth_getBlockByNumber", "eth_getBlockReceipts"),
+}
+"""What is mostly asked: what this costs tells whether a node is worth turning to."""
 
 T = TypeVar("T")
 
@@ -105,9 +108,9 @@ class EvmNode:
     def observed(self, now: float) -> NodeState:
         """What is known of the node, for whoever chooses between nodes for the errand in hand."""
         self._share_cooldown()
-        closed_s = self.purse.closed_s(CHEAPEST)
+        closed_s = self.purse.closed_s(TYPICAL[Work.LIGHT])
         self.state.spent_until = now + closed_s if closed_s else None
-        self.state.busy = self.purse.busy(CHEAPEST)
+        self.state.busy = frozenset(work for work, methods in TYPICAL.items() if self.purse.busy(methods))
         self.state.verified = self.standing.verified_at is not None and self.standing.up
         self.state.barred_until = self.standing.barred_until(now)
         self.state.cooling_until = self.standing.cooling_until
