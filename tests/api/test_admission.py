@@ -625,7 +625,9 @@ async def test_once_closing_new_proofs_are_refused_and_those_in_flight_end() -> 
         await held.reached()
         doors.house.begin_draining()
         doors.house.close_doors()
-        refused = await doors.ask(nth(0), headers=[(b"origin", b"https://example.org")])
+        refused = doors.ask(nth(0), headers=[(b"origin", b"https://example.org")])
+        await settle()
+        assert refused.task.done()
         assert (refused.status, refused.code, refused.json["retriable"]) == (503, "Draining", True)
         assert 1 <= int(refused.headers["retry-after"]) <= 3
         assert refused.headers["connection"] == "close"
