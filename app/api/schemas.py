@@ -156,7 +156,7 @@ class ChainBackfill(_CamelBody):
 
     state: str
     window: Annotated[list[Exact], Field(min_length=2, max_length=2)] | None = None
-    remaining: Exact = 0
+    remaining: Exact | None = None
     lowest: Exact | None = None
     error: str | None = None
 

@@ -3,9 +3,10 @@
     head moved, or a fill ended -> core/gaps: the next height -> a turn -> a permit of the class BACKFILL -> the same flights,
     upstream, builder and cache as for a request -> the ledger notes it
 
-The budget sees to it that requests go first (P1-P3), and a request for a block that is being backfilled joins its fill. Nothing
-above the finalized height is fetched (P7). What fails is tried again until it is done, with pauses in which nothing is held; what
-is refused for good is done.
+The budget sees to it that requests go first (P1-P3), and a request for a block that is being backfilled joins its fill. Fills
+share more than permits: beside a request's fill there is one of backfill at a time, and otherwise as many as the builders keep up
+with. Nothing above the finalized height is fetched (P7). What fails is tried again until it is done, with pauses in which nothing
+is held; what is refused for good is done.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import enum
 import logging
 from collections.abc import Awaitable, Callable
 
+from app.core.breadth import Breadth
+from app.core.budget import Priority
 from app.core.errors import HistoryUnavailable, NotFinalized, ProofError
 from app.core.gaps import Backlog, Heights, Window
 from app.core.provable_block import ProvableBlock
@@ -24,7 +27,7 @@ from .cache import BlockCache
 from .fill import Verdict, judge
 from .head import HeadTracker
 from .permits import Permits
-from .ports import Anchors, Clock, Ledger
+from .ports import Anchors, Builder, Clock, Ledger
 from .rules import ChainRules
 
 log = logging.getLogger(__name__)
@@ -71,6 +74,7 @@ class Backfill:
         permits: Permits,
         ledger: Ledger,
         anchors: Anchors | None,
+        builder: Builder,
         block_at: Callable[[int], Awaitable[ProvableBlock]],
         turns: asyncio.Semaphore,
         clock: Clock,
@@ -84,6 +88,8 @@ class Backfill:
         self._block_at = block_at
         self._turns = turns
         self._clock = clock
+        self._builder = builder
+        self._breadth = Breadth()
         self._backlog = Backlog(rules.retention_blocks, fewest=rules.anchor_interval)
         self._setbacks = Setbacks()
         self._in_flight: dict[int, bool] = {}  # height -> whether no reorg overtook it
@@ -235,11 +241,13 @@ class Backfill:
         return max(genesis or 0, history)
 
     def _begin(self, group: asyncio.TaskGroup) -> None:
-        """As many fills as may be in flight at once, each with a claim of its own."""
+        """As many fills as may be in flight at once, each with a claim of its own: one beside a request's, and alone as many as
+        leave nothing waiting."""
         if not self._rules.backfill:
             return
         now = self._clock.now()
-        width = self._setbacks.at_once(self._width, now)
+        alone = not self._permits.budget.running(Priority.REQUEST)
+        width = self._setbacks.at_once(self._breadth.at_once(self._width) if alone else 1, now)
         skipped = self._setbacks.not_due(now).union(self._in_flight)
         while len(self._in_flight) < width:
             height = self._backlog.next(skipped)
@@ -281,6 +289,7 @@ class Backfill:
                 self._failed(height, began_at, "InconsistentSource")
         finally:
             del self._in_flight[height]
+            self._breadth.seen(self._builder.waiting > 0, self._width)
             self._wake.set()
 
     async def _done(self, height: int, block: ProvableBlock | None) -> None:

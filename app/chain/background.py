@@ -15,7 +15,7 @@ from .backfill import Backfill
 from .cache import BlockCache
 from .head import HeadTracker
 from .permits import Permits
-from .ports import Anchors, Clock, Ledger
+from .ports import Anchors, Builder, Clock, Ledger
 from .rules import ChainRules
 from .supervision import Loop, supervise
 
@@ -31,6 +31,7 @@ class Background:
         permits: Permits,
         anchors: Anchors | None,
         ledger: Ledger | None,
+        builder: Builder,
         block_at: Callable[[int], Awaitable[ProvableBlock]],
         metrics: Metrics,
         clock: Clock,
@@ -52,7 +53,7 @@ class Background:
             self._loops.append((Loop(f"anchors:{rules.name}"), Purpose.BACKFILL, self._anchoring.run))
         self.backfill: Backfill | None = None
         if ledger is not None:
-            self.backfill = Backfill(rules, head, cache, permits, ledger, anchors, block_at, turns, clock)
+            self.backfill = Backfill(rules, head, cache, permits, ledger, anchors, builder, block_at, turns, clock)
             self._loops.append((Loop(f"backfill:{rules.name}"), Purpose.BACKFILL, self.backfill.run))
 
     def __repr__(self) -> str:

@@ -120,6 +120,11 @@ class ProcessBuilder(Generic[Q, V]):
         return len(self._workers)
 
     @property
+    def waiting(self) -> int:
+        """Builds that no worker has begun yet."""
+        return self._jobs.qsize()
+
+    @property
     def pids(self) -> list[int]:
         """The worker processes now alive, as far as is known."""
         return [worker.pid for worker in self._workers if worker.pid is not None]
@@ -259,12 +264,18 @@ class CooperativeBuilder(Generic[Q, V]):
         self._work = work
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="builder")
         self._closing = False
+        self._accepted = 0
         self.processes = 0
         self.breaks = 0
         self.healthy = True
 
     def __repr__(self) -> str:
-        return "<CooperativeBuilder>"
+        return f"<CooperativeBuilder {self._accepted} accepted>"
+
+    @property
+    def waiting(self) -> int:
+        """Builds that the thread has not begun yet."""
+        return max(0, self._accepted - 1)
 
     async def __aenter__(self) -> Self:
         return self
@@ -277,6 +288,7 @@ class CooperativeBuilder(Generic[Q, V]):
         if self._closing:
             raise Draining("this server is shutting down")
         running = self._thread.submit(self._work, request)
+        self._accepted += 1
         try:
             return await _to_end(asyncio.wrap_future(running), withdraw=running.cancel)
         except (ContentInvalid, ProofError):
@@ -284,6 +296,8 @@ class CooperativeBuilder(Generic[Q, V]):
         except Exception as error:
             _log.exception("a build crashed")
             raise Internal("the block could not be built") from error
+        finally:
+            self._accepted -= 1
 
     async def aclose(self) -> None:
         """Waits for the builds accepted so far: a thread cannot be stopped."""

@@ -113,7 +113,7 @@ class Chain:
         )
         self._positions: Flights[bytes, Position | None] = Flights(clock, first_stage=Stage.RESOLVING, jitter=jitter)
         self._background = Background(
-            rules, self.head, self.cache, self.permits, anchors, ledger, self._block_in_background, metrics, clock
+            rules, self.head, self.cache, self.permits, anchors, ledger, builder, self._block_ahead, metrics, clock
         )
         self.anchored = self._background.anchored
         self.backfill = self._background.backfill
@@ -290,7 +290,7 @@ class Chain:
         block, _ = await self._by_height(height)
         return block.usc_root
 
-    async def _block_in_background(self, height: int) -> ProvableBlock:
+    async def _block_ahead(self, height: int) -> ProvableBlock:
         block, _ = await self._by_height(height, Priority.BACKFILL)
         return block
 

@@ -49,7 +49,7 @@ def _backfill_of(chain: Chain) -> dict[str, object]:
     return {
         "state": backfill.state.value,
         "window": [window.low, window.high] if window.size else None,
-        "remaining": backfill.remaining,
+        "remaining": backfill.remaining if window.size else None,
         "lowest": backfill.lowest,
         **({"error": backfill.last_error} if backfill.state is State.FAILING else {}),
     }

@@ -60,6 +60,11 @@ class Builder(Protocol):
         """False once it broke down too often lately to be trusted."""
         ...
 
+    @property
+    def waiting(self) -> int:
+        """Builds that have not begun yet."""
+        ...
+
     async def build(self, request: BuildRequest) -> ProvableBlock: ...
 
 

@@ -106,6 +106,7 @@ class CorpusBuilder(HoldPoints):
     """Implements `chain.ports.Builder` with the real checks, in this process. Point: `build`, with `.after`."""
 
     healthy = True
+    waiting = 0
 
     def __init__(self) -> None:
         super().__init__()

@@ -32,7 +32,7 @@ from tests.chain.recorded_chain import (
     sepolia,
     with_unmet_receipts,
 )
-from tests.fakes import settle
+from tests.fakes import Hold, settle
 
 T = TypeVar("T")
 
@@ -60,6 +60,15 @@ class Scene(RecordedChain):
         async with running(self.backfill.run):
             yield
         await self.chain.aclose()
+
+    async def at_full_width(self) -> Hold:
+        """Backfill has found that nothing waits for it: it holds as many permits as it may, at the start of its fetches."""
+        await self.see(LAST, finalized=LAST - 10)
+        await settle(TURNS)
+        hold = self.upstream.hold("fetch")
+        await self.see(LAST, finalized=LAST)
+        await settle(TURNS)
+        return hold
 
     def built(self) -> list[int]:
         """The heights that were built, in the order in which that began."""
@@ -209,11 +218,9 @@ async def test_no_backfill_is_no_backfill_and_the_retention_holds_all_the_same()
 
 
 async def test_P2_a_request_starts_within_one_turn_while_backfill_has_its_share() -> None:
-    made = Scene(max_fills=4)
-    await made.see(LAST, finalized=LAST)
-    hold = made.upstream.hold("fetch")
+    made = Scene(max_fills=4, retention_blocks=20)
     async with made.backfilling():
-        await settle()
+        hold = await made.at_full_width()
         assert (made.running, hold.waiting) == ((0, 3), 3)
         asked = made.asking(FIRST)
         await settle(3)
@@ -302,19 +309,54 @@ async def test_anchors_and_backfill_share_the_permits_and_the_blocks(max_fills: 
     assert fills(made) == {"fetch": 64, "build": 64}
 
 
-async def test_a_request_that_joins_a_backfill_fill_makes_it_its_own() -> None:
-    made = Scene(max_fills=4)
-    await made.see(LAST, finalized=LAST)
-    hold = made.upstream.hold("fetch")
+async def test_beside_the_fill_of_a_request_there_is_one_of_backfill_at_a_time() -> None:
+    made = Scene(max_fills=8, retention_blocks=20)
+    await made.see(LAST, finalized=FIRST + 20)
     async with made.backfilling():
-        await settle()
+        await settle(TURNS)
+        hold = made.upstream.hold("fetch")
+        asked = made.asking(LAST)
+        await hold.reached()
+        await made.see(LAST, finalized=LAST - 1)
+        await settle(TURNS)
+        assert made.running == (1, 1)
+        hold.release()
+        await asyncio.gather(*asked)
+        await settle(TURNS)
+        assert made.backfill.state is State.CAUGHT_UP
+
+
+async def test_backfill_is_narrowed_while_builds_wait_and_widens_again() -> None:
+    made = Scene(max_fills=8, retention_blocks=20)
+    made.builder.waiting = 1
+    await made.see(LAST, finalized=FIRST + 20)
+    async with made.backfilling():
+        await settle(TURNS)
+        hold = made.upstream.hold("fetch")
+        await made.see(LAST, finalized=FIRST + 40)
+        await settle(TURNS)
+        assert made.running == (0, 1)
+        made.builder.waiting = 0
+        made.upstream.unhold()
+        hold.release()
+        await settle(TURNS)
+        made.upstream.hold("fetch")
+        await made.see(LAST, finalized=LAST)
+        await settle(TURNS)
+        assert made.running == (0, 6)
+
+
+async def test_a_request_that_joins_a_backfill_fill_makes_it_its_own() -> None:
+    made = Scene(max_fills=4, retention_blocks=20)
+    async with made.backfilling():
+        hold = await made.at_full_width()
         assert made.running == (0, 3)
         asked = made.asking(LAST - 1, LAST - 1)
         await settle()
         assert (made.running, hold.waiting) == ((1, 2), 3)
         hold.release()
         assert [block.height for block in await asyncio.gather(*asked)] == [LAST - 1] * 2
-        assert made.built() == down_from(LAST, LAST - 2)
+        assert made.built().count(LAST - 1) == 1
         assert made.chain.filling.flights.promotions == 1
 
 
@@ -665,7 +707,7 @@ async def test_progress_is_shown() -> None:
     assert listed(made) == {
         "state": "waiting for a finalized height",
         "window": None,
-        "remaining": 0,
+        "remaining": None,
         "lowest": None,
     }
     await made.see(LAST, finalized=LAST)

@@ -294,6 +294,7 @@ async def test_a_caller_that_leaves_before_its_job_began_leaves_at_once_and_it_n
         await gate.started()
         never = asyncio.create_task(made.build(tmp_path / "never"))
         await settle()
+        assert made.waiting == 1
         never.cancel()
         await settle()
         assert never.cancelled()
@@ -301,6 +302,7 @@ async def test_a_caller_that_leaves_before_its_job_began_leaves_at_once_and_it_n
         await gate.release()
         assert await running == "built"
         await gate.started()
+        assert made.waiting == 0
         await gate.release()
         assert await again == "built"
     assert not (tmp_path / "never" / "started").exists()
@@ -457,9 +459,10 @@ async def test_without_processes_blocks_are_built_in_one_thread(slow: Slow) -> N
     async with CooperativeBuilder(slow) as made:
         tasks = [asyncio.create_task(made.build(str(number))) for number in range(5)]
         await asyncio.to_thread(slow.begun.wait)
+        assert made.waiting == 4
         slow.go.set()
         assert await asyncio.gather(*tasks) == ["0", "1", "2", "3", "4"]
-        assert (slow.peak, made.healthy, made.breaks) == (1, True, 0)
+        assert (slow.peak, made.healthy, made.breaks, made.waiting) == (1, True, 0, 0)
 
 
 async def test_F7_a_build_in_a_thread_holds_its_permit_until_the_thread_ends(slow: Slow) -> None:
