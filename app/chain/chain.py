@@ -32,6 +32,7 @@ from .head import HeadTracker
 from .known import Known
 from .listing import listing_of
 from .load import Load
+from .news import News
 from .ports import Anchors, Builder, Clock, Ledger, Upstream
 from .rules import ChainRules
 from .supervision import Loop
@@ -85,12 +86,15 @@ class Chain:
         self.name = rules.name
         self.family = rules.family
         self.anchor_source = rules.anchor_source
+        news = News(rules.name, metrics)
         self.head = HeadTracker(
             upstream,
             rules.finality,
             clock,
             on_reorg=self._on_reorg,
             on_progress=self._on_head,
+            on_traced=news.on_traced,
+            on_dispute=news.on_dispute,
             interval_s=rules.head_interval_s,
         )
         self.cache: BlockCache[ProvableBlock] = BlockCache(rules.cache_bytes)
@@ -331,7 +335,6 @@ class Chain:
     def _on_reorg(self, height: int) -> None:
         """Pins from `height` up are dropped before any new answer; blocks by hash stay true. How deep the reorg reaches is not
         known: nothing that was in flight for a height that is not final may land."""
-        self._metrics.reorgs_total.labels(self.name).inc()
         finalized = self.head.heads.finalized
         self.canon.overtake(height)
         self._background.overtake(height)

@@ -17,6 +17,7 @@ from app.core.budget import Priority
 from app.core.deadlines import deadline
 from app.core.errors import (
     ChainOverloaded,
+    Doubtful,
     InconsistentSource,
     ProofError,
     RequestTimeout,
@@ -178,6 +179,7 @@ class Filling:
         for name, verdict in (("transactions", block.transactions_verdict), ("receipts", block.receipts_verdict)):
             if verdict is Verdict.UNMET:
                 self._metrics.root_mismatch_total.labels(self._rules.name, bodies.upstream, name).inc()
+        _require_whole(block)
         return block
 
     def _land(self, block: ProvableBlock, ref: BlockRef, was_final: bool) -> None:
@@ -187,3 +189,16 @@ class Filling:
             self._cache.land(block)
         elif block.receipts_verdict is Verdict.UNMET:
             self._unsettled[block.block_hash] = block
+
+
+def _require_whole(block: ProvableBlock) -> None:
+    """Raises `Doubtful` for a block of which another node may have more: a trie that met no root, or that could not be built.
+
+    What the header itself rules out, or no codec here can read, no node has better.
+    """
+    verdicts = (block.transactions_verdict, block.receipts_verdict)
+    wrong = Verdict.UNMET in verdicts
+    if wrong or Verdict.UNAVAILABLE in verdicts:
+        raise Doubtful(
+            block, sum(2 * (each is Verdict.PROVEN) + (each is Verdict.UNMET) for each in verdicts), wrong=wrong
+        )

@@ -1,24 +1,29 @@
-"""Head, safe and finalized of one chain, as its upstream's blocks tell them.
+"""Head, safe and finalized of one chain, as the blocks of its upstreams tell them.
 
-The tracker polls; requests only read. What it publishes is the number of a block that was returned, never a bare counter, and the
-finalized height never goes down.
+The tracker polls every upstream; requests only read. What it publishes is the number of a block that was returned, never a bare
+counter. The head rises no faster than chains do and falls only with a reorg, the finalized height never goes down, and where
+several nodes answer it rises only to what they agree on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from app.core.blocks import BlockName
 from app.core.errors import ProofError
 from app.core.finality import Finality, Heads, observe
+from app.core.pace import Pace
+from app.core.quorum import Choice, Steadiness, choose
 
+from .agreement import Agreed, on_claims, on_height
 from .ports import Clock, Upstream
+from .reorgs import Reorg, SeenBlocks
 
-_REMEMBERED = 256
-"""Blocks seen lately, by height: what a reorg is told from."""
+STANDING_STILL_S = 60.0
+"""A node whose head has not moved for so long, and for three blocks, has no say beside nodes that are ahead of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,16 @@ class FinalityRule:
 
     mode: str = "tag"
     depth: int = 64
+
+
+@dataclass(slots=True)
+class _Levels:
+    """What one round heard of safe and finalized. `sources` 0: the nodes contradict each other. `failed`: why not all of it."""
+
+    safe: int | None = None
+    finalized: int | None = None
+    sources: int = 1
+    failed: str | None = None
 
 
 class HeadTracker:
@@ -40,19 +55,30 @@ class HeadTracker:
         *,
         on_reorg: Callable[[int], None],
         on_progress: Callable[[], None] = lambda: None,
+        on_traced: Callable[[Reorg], None] = lambda _: None,
+        on_dispute: Callable[[frozenset[str]], None] = lambda _: None,
         interval_s: float = 2.0,
         tag_every: int = 4,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        """`on_reorg` hears from which height on blocks were replaced: at once when one is seen, and again when it is found to
+        reach deeper; `on_traced` of the whole of it, once. `on_dispute`: these nodes came to contradict the others about what
+        is final."""
         self._upstream = upstream
         self._rule = rule
         self._clock = clock
         self._on_reorg = on_reorg
         self._on_progress = on_progress
+        self._on_traced = on_traced
+        self._on_dispute = on_dispute
         self._interval_s = interval_s
         self._tag_every = tag_every
         self._pause = pause
-        self._seen: dict[int, bytes] = {}
+        self._seen = SeenBlocks()
+        self._steady = Steadiness()
+        self._pace = Pace()
+        self._moves: dict[str, tuple[int, float]] = {}
+        self._dissenters: frozenset[str] = frozenset()
         self._polls = 0
         self._refreshing: asyncio.Task[None] | None = None
         self.heads = Heads()
@@ -73,6 +99,19 @@ class HeadTracker:
         age_s = self.age_s
         return age_s is None or age_s > max(30.0, 5 * self._interval_s)
 
+    @property
+    def frozen(self) -> bool:
+        """Whether the upstreams answer, and their head has stood still for longer than three of its blocks take."""
+        block_time_s = self._pace.block_time_s
+        if block_time_s is None:  # a chain that was never seen to move is not expected to
+            return False
+        return self._clock.now() - self._steady.risen_at > max(30.0, 3 * block_time_s)
+
+    @property
+    def disputed(self) -> bool:
+        """Whether nodes contradict each other about what is final."""
+        return bool(self._dissenters)
+
     def finality_of(self, height: int) -> Finality:
         """How sure the chain is of `height`, and on whose word."""
         return self.heads.finality_of(height)
@@ -89,18 +128,23 @@ class HeadTracker:
     async def poll(self, *, all_tags: bool = False) -> None:
         """One round: the head each time, safe and finalized every few rounds. Raises `ProofError` when nothing was heard."""
         wants_tags = self._rule.mode == "tag" and (all_tags or self._polls % self._tag_every == 0)
-        newest = await self._upstream.tagged("latest")
-        safe = finalized = failed = None
-        if wants_tags:
-            safe, failed = await self._height_of("safe")
-            finalized, failed_too = await self._height_of("finalized")
-            failed = failed or failed_too
-        elif self._rule.mode == "tag" and self.heads.by == "rpc-tag":
-            safe, finalized = self.heads.safe, self.heads.finalized
+        heads = await self._blocks_under("latest")
+        choice = None
+        if heads:
+            choice = choose(heads, frozen=self._standing_still(heads), floor=self.heads.finalized)
+        levels = await self._levels(choice, wants_tags)
         self._polls += 1
-        self._publish(newest, safe, finalized)
-        if failed is not None:
-            self.last_error = failed
+        published, gap = self.heads.head, None
+        if choice is None:
+            self._publish(None, levels, 0)
+        else:
+            gap = self._seen.gap_below(choice.followed)
+            replaced_at = self._seen.note(choice.followed)
+            head = self._steady.observe(choice.heights, self._clock.now(), reorged=replaced_at is not None)
+            self._publish(choice, levels, head, replaced_at)
+            await self._trace(replaced_at, gap, published or 0)
+        if levels.failed is not None:
+            self.last_error = levels.failed
 
     async def refresh(self) -> None:
         """One round now, shared by all who ask while it runs; one caller's cancellation spares the others. Raises as `poll`."""
@@ -118,46 +162,115 @@ class HeadTracker:
             self._refreshing.cancel()
             await asyncio.wait([self._refreshing])
 
-    async def _height_of(self, tag: str) -> tuple[int | None, str | None]:
-        """The height under a tag, and why it was not heard. A node without the tag, or without an answer, still has a head."""
-        try:
-            name = await self._upstream.tagged(tag)
-        except ProofError as error:
-            return None, error.message
-        return (None if name is None else name.height), None
+    # --- what the nodes say -----------------------------------------------------------------------------------------
 
-    def _publish(self, newest: BlockName | None, safe: int | None, finalized: int | None) -> None:
+    async def _blocks_under(self, tag: str) -> dict[str, BlockName]:
+        """The block under a tag, by node; without the nodes that know no such tag."""
+        sightings = await self._upstream.sightings(tag)
+        return {sighting.upstream: sighting.block for sighting in sightings if sighting.block is not None}
+
+    def _standing_still(self, heads: Mapping[str, BlockName]) -> frozenset[str]:
+        now = self._clock.now()
+        for name, block in heads.items():
+            if self._moves.get(name, (-1, now))[0] != block.height:
+                self._moves[name] = (block.height, now)
+        limit_s = max(STANDING_STILL_S, 3 * (self._pace.block_time_s or 0.0))
+        return frozenset(name for name in heads if now - self._moves[name][1] > limit_s)
+
+    async def _levels(self, choice: Choice | None, wants_tags: bool) -> _Levels:
+        levels = _Levels()
+        known, by_tag = self.heads, self._rule.mode == "tag"
+        voters = frozenset() if choice is None else choice.voters
+        if wants_tags:
+            safe, levels.failed = await self._claims("safe")
+            finalized, failed = await self._claims("finalized")
+            levels.failed = levels.failed or failed
+            if len(voters) > 1:
+                safe = {name: block for name, block in safe.items() if name in voters}
+                finalized = {name: block for name, block in finalized.items() if name in voters}
+            levels.safe = min((block.height for block in safe.values()), default=None)
+            if finalized:
+                # One node decides alone what follows from its own word.
+                agreed = await on_claims(self._upstream, finalized, voters) if len(voters) > 1 else None
+                self._take(levels, agreed, min(block.height for block in finalized.values()))
+                return levels
+        elif by_tag and known.by == "rpc-tag":
+            levels.safe, levels.finalized = known.safe, known.finalized
+            if known.finalized is not None:
+                return levels
+        if (
+            choice is not None
+            and len(voters) > 1
+            and not (by_tag and known.by == "rpc-tag" and known.finalized is not None)
+        ):
+            counted = choice.lowest - self._rule.depth
+            if counted > (-1 if known.finalized is None else known.finalized):
+                self._take(levels, await on_height(self._upstream, counted, voters), None)
+        return levels
+
+    async def _claims(self, tag: str) -> tuple[dict[str, BlockName], str | None]:
+        """The blocks under a tag, and why none was heard of. A node without the tag, or without an answer, still has a head."""
+        try:
+            return await self._blocks_under(tag), None
+        except ProofError as error:
+            return {}, error.message
+
+    def _take(self, levels: _Levels, agreed: Agreed | None, alone: int | None) -> None:
+        """What the nodes agree on, or contradict each other about, goes into the levels of the round."""
+        if agreed is None:
+            levels.finalized = alone
+            return
+        levels.sources = 0 if agreed.height is None else agreed.sources
+        if alone is not None:
+            levels.finalized = agreed.height
+        if agreed.dissenters != self._dissenters:
+            self._dissenters = agreed.dissenters
+            self._upstream.set_aside(agreed.dissenters if agreed.height is not None else ())
+            if agreed.dissenters:
+                self._on_dispute(agreed.dissenters)
+
+    # --- what is made of it -----------------------------------------------------------------------------------------
+
+    def _publish(self, choice: Choice | None, levels: _Levels, head: int, replaced_at: int | None = None) -> None:
         known = self.heads
-        head = None if newest is None else newest.height
-        self.heads = observe(known, head, safe, finalized, mode=self._rule.mode, depth=self._rule.depth)
-        if newest is not None:
+        self.heads = observe(
+            known,
+            None if choice is None else head,
+            levels.safe,
+            levels.finalized,
+            mode=self._rule.mode,
+            depth=self._rule.depth,
+            lowest=choice.lowest if choice is not None and len(choice.voters) > 1 else None,
+            sources=levels.sources,
+        )
+        if choice is not None:
             self.observed_at = self._clock.now()
             self.last_error = None
-            replaced_at = self._note(newest)
+            self._pace.note(choice.followed.height, choice.followed.timestamp)
             if replaced_at is not None:
                 self._on_reorg(replaced_at)
         if self.heads != known:
             self._on_progress()
 
-    def _note(self, newest: BlockName) -> int | None:
-        """Remembers a block; the lowest height at which it contradicts what was seen before, None where it contradicts nothing.
-
-        A lower head alone says nothing: of the nodes behind one address some lag.
-        """
-        told = {newest.height - 1: newest.parent_hash, newest.height: newest.block_hash}
-        seen = self._seen
-        replaced_at = next(
-            (height for height, told_hash in told.items() if seen.get(height, told_hash) != told_hash), None
-        )
-        if replaced_at is not None:
-            for height in [height for height in seen if height >= replaced_at]:
-                del seen[height]
-        for height, told_hash in told.items():
-            seen.pop(height, None)
-            seen[height] = told_hash
-        while len(seen) > _REMEMBERED:
-            del seen[next(iter(seen))]
-        return replaced_at
+    async def _trace(self, replaced_at: int | None, gap: int | None, head_before: int) -> None:
+        """Finds where a reorg began, if there was one; one may hide in blocks that were made between two rounds."""
+        began_at = replaced_at
+        try:
+            if began_at is None:
+                if gap is None or not await self._seen.contradicted(self._upstream, gap):
+                    return
+                began_at = gap
+                self._on_reorg(gap)
+            deeper = await self._seen.began_at(self._upstream, began_at)
+            if deeper < began_at:
+                began_at = deeper
+                self._on_reorg(deeper)
+        except ProofError as error:  # what is known of it has been told; more cannot be found out now
+            self.last_error = error.message
+        if began_at is not None:
+            final = self.heads.finalized
+            undoes_final = final is not None and began_at <= final
+            self._on_traced(Reorg(began_at, max(1, head_before - began_at + 1), undoes_final))
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:

@@ -22,7 +22,8 @@ def listing_of(chain: Chain, upstreams: list[dict[str, object]]) -> dict[str, ob
         "head": heads.head,
         "safe": heads.safe,
         "finalized": heads.finalized,
-        "finalityBy": heads.by,
+        "finalityBy": heads.said_by,
+        "finalitySources": heads.sources,
         "headAgeSeconds": None if chain.head.age_s is None else round(chain.head.age_s, 1),
         "anchors": {
             "source": chain.anchor_source,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol, TypeVar
 
-from app.core.blocks import BlockBodies, BlockName, BlockRef, Position
+from app.core.blocks import BlockBodies, BlockName, BlockRef, Position, Sighting
 from app.core.continuity import Bracket
 from app.core.provable_block import BuildRequest, ProvableBlock
 
@@ -21,7 +21,8 @@ class Upstream(Protocol):
 
     async def fetch(self, ref: BlockRef, accept: Callable[[BlockBodies], Awaitable[T]]) -> T:
         """Block and receipts (receipts always by hash), handed to `accept`; when that raises `ContentInvalid` the next node is
-        asked, and `InconsistentSource` is raised when none is left. Returns what `accept` returned.
+        asked, and `InconsistentSource` is raised when none is left. Returns what `accept` returned. When it raises `Doubtful` the
+        other nodes are asked too, and the best value that was doubtful is returned if none of them has better.
         Raises `BlockNotOnSourceChain` when a node that has the height said that there is no such block."""
         ...
 
@@ -30,7 +31,21 @@ class Upstream(Protocol):
         ...
 
     async def tagged(self, tag: str) -> BlockName | None:
-        """The block under `latest`, `safe` or `finalized`; None when the node does not know the tag."""
+        """The block under `latest`, `safe` or `finalized`, of the first node that knows the tag; None when none does."""
+        ...
+
+    async def sightings(self, tag: str) -> tuple[Sighting, ...]:
+        """What each node, the primary first, has under `latest`, `safe` or `finalized`: None for one that does not know the
+        tag. Nodes that cannot be asked are left out; raises only when that is all of them."""
+        ...
+
+    async def names_at(self, height: int) -> tuple[Sighting, ...]:
+        """What each node has at `height`: None for one that has none although its head is above. Nodes that cannot be asked,
+        or have not come so far, are left out. Never raises `ProofError`."""
+        ...
+
+    def set_aside(self, names: Iterable[str]) -> None:
+        """From now on these nodes, and no others, are asked for nothing but where they stand: they contradict the rest."""
         ...
 
     @property

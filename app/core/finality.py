@@ -39,7 +39,8 @@ class Finality:
 class Heads:
     """The heights a chain knows of: head (newest seen), safe, finalized; None where unknown.
 
-    Requires head >= safe >= finalized wherever two of them are known.
+    Requires head >= safe >= finalized wherever two of them are known. `by` says where the levels come from, `rpc-tag` or
+    `depth`; `sources` how many nodes agreed on the finalized one.
     """
 
     head: int | None = None
@@ -56,9 +57,14 @@ class Heads:
             return Level.SAFE
         return Level.LATEST
 
+    @property
+    def said_by(self) -> str:
+        """On whose word the levels stand: `rpc-tag` or `depth` of one node, or a `quorum` of several."""
+        return "quorum" if self.sources > 1 else self.by
+
     def finality_of(self, height: int) -> Finality:
         """`level_of`, with the word it stands on."""
-        return Finality(self.level_of(height), self.by, self.sources)
+        return Finality(self.level_of(height), self.said_by, self.sources)
 
 
 _PLAUSIBLE_STEP = 16
@@ -66,9 +72,20 @@ _PLAUSIBLE_STEP = 16
 
 
 def observe(
-    before: Heads, head: int | None, safe: int | None, finalized: int | None, *, mode: str, depth: int
+    before: Heads,
+    head: int | None,
+    safe: int | None,
+    finalized: int | None,
+    *,
+    mode: str,
+    depth: int,
+    lowest: int | None = None,
+    sources: int = 1,
 ) -> Heads:
     """What one round of polling makes of the heads.
+
+    `lowest` is the head that a depth is counted from where several nodes named theirs; `sources` is how many nodes stand
+    behind what is final in this round, 0 when they contradict each other: then the levels stay as they were.
 
     `mode` is `tag` or `depth`. In tag mode a node that never knew the finalized tag (an old one) falls back to `depth` blocks
     below the head; once a tag was known, a round without it leaves the levels as they were. Zero depth means: final at once.
@@ -77,16 +94,20 @@ def observe(
     """
     if head is None:
         head = before.head
+    if not sources:
+        return _held(before, head)
     by = "rpc-tag"
     if mode == "tag" and finalized is None and before.finalized is not None and before.by == "rpc-tag":
         finalized = before.finalized
         safe = before.safe if safe is None else safe
     elif mode == "depth" or finalized is None:
         by = "depth" if head is not None else before.by
-        finalized = _counted_down(before.head, head, depth)
+        finalized = _counted_down(before.head, head if lowest is None else lowest, depth)
         safe = finalized if mode == "depth" or safe is None else safe
     if before.finalized is not None and (finalized is None or finalized < before.finalized):
         finalized, by = before.finalized, before.by
+    if finalized == before.finalized:
+        sources = before.sources
     if head is not None and finalized is not None:
         # A finalized tag above the head is a node that lags on one of the two: the lower figure is the safe one to act on,
         # unless it was already published.
@@ -97,7 +118,14 @@ def observe(
         safe = finalized
     if safe is not None and head is not None:
         safe = min(safe, head)
-    return Heads(head, safe, finalized, by, before.sources)
+    return Heads(head, safe, finalized, by, sources)
+
+
+def _held(before: Heads, head: int | None) -> Heads:
+    floor = max((height for height in (before.safe, before.finalized) if height is not None), default=None)
+    if head is not None and floor is not None:
+        head = max(head, floor)
+    return Heads(head, before.safe, before.finalized, before.by, before.sources)
 
 
 def _counted_down(before: int | None, head: int | None, depth: int) -> int | None:

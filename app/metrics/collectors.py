@@ -199,6 +199,9 @@ class Metrics:
         self.content_invalid_total = counter(
             "content_invalid_total", "Upstream data that failed a check.", "chain", "upstream", "check"
         )
+        self.source_disagreement_total = counter(
+            "source_disagreement_total", "Times upstreams came to contradict each other about what is final.", "chain"
+        )
         self.root_mismatch_total = counter(
             "root_mismatch_total", "Rebuilt roots that differ from the header's.", "chain", "upstream", "trie"
         )
@@ -262,6 +265,7 @@ class Metrics:
             self.block_cache_entries,
             self.unknown_header_fields_total,
             self.retry_budget_exhausted_total,
+            self.source_disagreement_total,
             self.reorgs_total,
             self.chain_safe_head,
             self.chain_attested_head,

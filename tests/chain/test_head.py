@@ -54,6 +54,7 @@ class Tracked:
         self.clock = ManualClock()
         self.pauses = Pauses()
         self.reorgs: list[int] = []
+        self.depths: list[int] = []
         self.progress = 0
         self.head = HeadTracker(
             self.upstream,
@@ -61,6 +62,7 @@ class Tracked:
             self.clock,
             on_reorg=self.reorgs.append,
             on_progress=self._on_progress,
+            on_traced=lambda reorg: self.depths.append(reorg.depth),
             pause=self.pauses,
         )
 
@@ -194,7 +196,7 @@ async def test_B25_a_jittery_head_flushes_nothing_and_never_lowers_finalized() -
         heads.append(known.head)
         finalized.append(known.finalized)
         stale.append(tracked.head.stale)
-    assert heads == [100, 101, 99, 101, 40, 102]
+    assert heads == [100, 101, 101, 101, 101, 102]
     assert finalized == [36, 37, 37, 37, 37, 38]
     assert stale == [False] * 6
     assert tracked.reorgs == []
@@ -205,8 +207,11 @@ async def test_B25_a_jittery_head_flushes_nothing_and_never_lowers_finalized() -
 async def test_B25_a_head_below_finalized_is_not_published() -> None:
     tracked = Tracked(FinalityRule("tag"))
     await tracked.poll(100, safe=95, finalized=90)
-    await tracked.poll(40)
-    assert (tracked.head.heads.head, tracked.head.heads.safe, tracked.head.heads.finalized) == (90, 90, 90)
+    for wait_s, published in ((0, (100, 95, 90)), (60, (100, 95, 90)), (1, (90, 90, 90))):
+        tracked.clock.move(wait_s)
+        await tracked.poll(40)
+        heads = tracked.head.heads
+        assert (heads.head, heads.safe, heads.finalized) == published
     assert tracked.reorgs == []
 
 
@@ -244,24 +249,58 @@ async def test_a_chain_that_only_grows_has_no_reorg() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fork_at", "head", "shown_at"),
+    ("fork_at", "head", "told", "depth"),
     [
-        pytest.param(100, 100, 100, id="the-head-itself-is-another"),
-        pytest.param(100, 101, 100, id="the-next-head-has-another-parent"),
-        pytest.param(99, 101, 100, id="deeper-shown-by-the-parent"),
-        pytest.param(99, 99, 99, id="a-shorter-chain"),
-        pytest.param(98, 99, 98, id="a-shorter-chain-shown-by-its-parent"),
+        pytest.param(100, 100, [100], 1, id="the-head-itself-is-another"),
+        pytest.param(100, 101, [100], 1, id="the-next-head-has-another-parent"),
+        pytest.param(99, 101, [100, 99], 2, id="deeper-than-the-parent-shows"),
+        pytest.param(97, 101, [100, 97], 4, id="much-deeper"),
+        pytest.param(98, 105, [100, 98], 3, id="hidden-in-a-gap"),
+        pytest.param(99, 99, [99], 2, id="a-shorter-chain"),
+        pytest.param(98, 99, [98], 3, id="a-shorter-chain-shown-by-its-parent"),
     ],
 )
-async def test_D6_a_reorg_is_told_at_the_lowest_height_that_shows_it(fork_at: int, head: int, shown_at: int) -> None:
+async def test_D6_row_22_a_reorg_is_told_at_once_and_then_as_deep_as_it_reaches(
+    fork_at: int, head: int, told: list[int], depth: int
+) -> None:
     tracked = Tracked()
-    for latest in (97, 98, 99, 100):
+    for latest in range(93, 101):
         await tracked.poll(latest)
     tracked.fork_from(fork_at, fork=1, head=head)
     await tracked.head.poll()
-    assert tracked.reorgs == [shown_at]
+    assert (tracked.reorgs, tracked.depths, tracked.head.heads.head) == (told, [depth], head)
     await tracked.head.poll()
-    assert tracked.reorgs == [shown_at]
+    assert (tracked.reorgs, tracked.depths) == (told, [depth])
+
+
+async def test_a_reorg_is_followed_no_deeper_than_is_worth_it() -> None:
+    tracked = Tracked()
+    for latest in range(11, 111):
+        await tracked.poll(latest)
+    tracked.fork_from(11, fork=1, head=110)
+    tracked.upstream.hits.clear()
+    await tracked.head.poll()
+    assert tracked.upstream.hits["name_of"] == 64
+    assert tracked.reorgs == [109, 45]
+    assert tracked.depths == [66]
+
+
+async def test_a_walk_that_is_cut_short_has_told_what_it_knows() -> None:
+    tracked = Tracked()
+    for latest in range(93, 101):
+        await tracked.poll(latest)
+    tracked.fork_from(95, fork=1, head=101)
+    tracked.upstream.fail("name_of", DOWN)
+    await tracked.head.poll()
+    assert (tracked.reorgs, tracked.depths, tracked.head.last_error) == ([100], [1], "down")
+
+
+async def test_blocks_between_two_polls_cost_one_light_call_and_no_more() -> None:
+    tracked = Tracked()
+    for latest in (100, 101, 104, 110):
+        await tracked.poll(latest)
+    assert tracked.upstream.hits["name_of"] == 2
+    assert tracked.reorgs == []
 
 
 async def test_D6_the_new_branch_growing_past_the_old_one_is_no_second_reorg() -> None:
@@ -298,7 +337,7 @@ async def test_a_reorg_is_told_before_progress_and_with_the_new_heads_in_place()
     await head.poll()
     upstream.canonical = {99: name(99, 1, 0), 100: name(100, 1), 101: name(101, 1)}
     await head.poll()
-    assert seen == [("progress", 100), ("reorg", 101), ("progress", 101)]
+    assert seen == [("progress", 100), ("reorg", 101), ("progress", 101), ("reorg", 101)]  # at 100, then as deep as 99
 
 
 async def test_two_polls_that_cross_are_no_reorg() -> None:

@@ -1,0 +1,78 @@
+"""Reorganisations, told from the blocks that the head showed: which of them are not the chain's any more, and from where on.
+
+A lower head alone says nothing: of the nodes behind one address some lag. Two blocks at one height do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.core.blocks import BlockName
+
+from .ports import Upstream
+
+REMEMBERED = 256
+DEEPEST_WALK = 64
+"""Blocks asked for at most to find where a reorg began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reorg:
+    """Blocks from `began_at` on were replaced, `depth` of them as the head stood before. `undoes_final`: some were final."""
+
+    began_at: int
+    depth: int
+    undoes_final: bool
+
+
+class SeenBlocks:
+    """Hashes by height of blocks seen lately. Owned by the head."""
+
+    def __init__(self) -> None:
+        self._hashes: dict[int, bytes] = {}
+        self._last: int | None = None
+
+    def __repr__(self) -> str:
+        return f"<SeenBlocks {len(self._hashes)}, last {self._last}>"
+
+    def note(self, block: BlockName) -> int | None:
+        """Remembers a block; the lowest height at which it contradicts what was seen before, None where it contradicts nothing.
+        What it contradicts is forgotten."""
+        told = {block.height - 1: block.parent_hash, block.height: block.block_hash}
+        replaced_at = next(
+            (height for height, told_hash in told.items() if self._hashes.get(height, told_hash) != told_hash), None
+        )
+        if replaced_at is not None:
+            for height in [height for height in self._hashes if height >= replaced_at]:
+                del self._hashes[height]
+        for height, told_hash in told.items():
+            self._hashes.pop(height, None)
+            self._hashes[height] = told_hash
+        while len(self._hashes) > REMEMBERED:
+            del self._hashes[next(iter(self._hashes))]
+        self._last = block.height
+        return replaced_at
+
+    def gap_below(self, block: BlockName) -> int | None:
+        """The last height seen, when blocks between it and `block` were not: what stood there may have been replaced."""
+        last = self._last
+        return last if last is not None and last in self._hashes and last < block.height - 1 else None
+
+    async def contradicted(self, upstream: Upstream, height: int) -> bool:
+        """Whether the chain has another block now at a height that was seen. Raises as `Upstream.name_of`."""
+        seen = self._hashes.get(height)
+        name = await upstream.name_of(height)
+        return name is not None and name.block_hash != seen
+
+    async def began_at(self, upstream: Upstream, shown_at: int) -> int:
+        """The lowest height that a reorg shown at `shown_at` may have replaced: one above the highest block that still stands.
+
+        Forgets what does not. Raises as `Upstream.name_of`.
+        """
+        lowest = shown_at
+        for height in sorted((height for height in self._hashes if height < shown_at), reverse=True)[:DEEPEST_WALK]:
+            if not await self.contradicted(upstream, height):
+                return height + 1
+            self._hashes.pop(height, None)
+            lowest = height
+        return lowest
