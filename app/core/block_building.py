@@ -56,7 +56,8 @@ def build(request: BuildRequest) -> ProvableBlock:
         packed_receipts, receipts_verdict, receipts_detail = None, Verdict.NOT_COMMITTED, detail
     elif request.receipts_json is None:
         packed_receipts = None
-        receipts_verdict, receipts_detail = Verdict.UNAVAILABLE, request.receipts_error or "the node gave no receipts"
+        receipts_verdict = Verdict.PRUNED if request.receipts_pruned else Verdict.UNAVAILABLE
+        receipts_detail = request.receipts_error or "the node gave no receipts"
     else:
         rpc_receipts = decode_receipts(request.receipts_json)
         found = match_receipts(rpc_receipts, listing, missing, header, request.family)

@@ -29,6 +29,8 @@ class BlockBodies:
     block_json: bytes
     receipts_json: bytes | None
     receipts_error: str | None = None
+    receipts_pruned: bool = False
+    """Whether the upstream had receipts once and keeps them no longer."""
 
 
 @dataclass(frozen=True, slots=True)

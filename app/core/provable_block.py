@@ -23,6 +23,7 @@ import msgspec
 from app.core import merkle, trie
 from app.core.errors import (
     EmptyBlockTxProof,
+    HistoryUnavailable,
     InconsistentSource,
     Internal,
     LogIndexOutOfBounds,
@@ -49,6 +50,7 @@ class Verdict(StrEnum):
     UNSUPPORTED_TYPE = "unsupported-type"
     UNMET = "unmet"
     UNAVAILABLE = "unavailable"
+    PRUNED = "pruned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class BuildRequest:
     block_json: bytes
     receipts_json: bytes | None
     receipts_error: str | None = None
+    receipts_pruned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,4 +336,6 @@ def _refusal(verdict: Verdict, detail: str, height: int, what: str) -> ProofErro
         return UnsupportedTransactionType(f"block {height} holds an unsupported transaction type {detail}")
     if verdict is Verdict.UNMET and what != "receipts":
         return UnsupportedBlockFormat(f"the {what} of block {height} cannot be reconciled with its header: {detail}")
+    if verdict is Verdict.PRUNED:
+        return HistoryUnavailable(f"no upstream keeps the {what} of block {height} any longer: {detail}")
     return InconsistentSource(f"no upstream gives {what} that match the header of block {height}: {detail}")

@@ -161,7 +161,7 @@ class NodeReader:
     def _lacking(self, block_json: bytes, height: int, missing: ReceiptsMissing) -> BlockBodies:
         if missing.pruned:
             self.node.state.note_pruned(height)
-        return BlockBodies(self.node.name, block_json, None, missing.reason)
+        return BlockBodies(self.node.name, block_json, None, missing.reason, missing.pruned)
 
     async def _whole(self, block_hash: bytes, height: int | None) -> bytes | Exception:
         """Beside another call in one task group, so every outcome is a value."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from app.core.errors import (
     ContentInvalid,
     EmptyBlockTxProof,
     HeaderHashUnsupported,
+    HistoryUnavailable,
     InconsistentSource,
     LogIndexOutOfBounds,
     NotCommittedByHeader,
@@ -399,6 +401,16 @@ def test_a_block_without_receipts_still_proves_its_transactions(entry: Recorded)
     assert block.transaction_proof(0).value
     with pytest.raises(InconsistentSource):
         block.receipt_proof(0)
+
+
+def test_B31_receipts_that_no_node_keeps_are_history() -> None:
+    record = corpus_files.recorded("full", "mainnet_1000002")
+    asked = request(record["block"], None)
+    pruned = build(dataclasses.replace(asked, receipts_error="pruned", receipts_pruned=True))
+    with pytest.raises(HistoryUnavailable, match="pruned"):
+        pruned.receipt_proof(0)
+    assert pruned.transaction_proof(0).value
+    assert not pruned.settled
 
 
 @pytest.mark.parametrize("entry", corpus_blocks("receipts-only"), ids=lambda entry: entry.name)
