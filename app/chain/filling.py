@@ -164,6 +164,7 @@ class Filling:
             block_json=bodies.block_json,
             receipts_json=bodies.receipts_json,
             receipts_error=bodies.receipts_error,
+            receipts_pruned=bodies.receipts_pruned,
         )
         started = self._clock.now()
         try:
@@ -187,7 +188,7 @@ class Filling:
         self._on_landed(block, ref, was_final)
         if block.settled:
             self._cache.land(block)
-        elif block.receipts_verdict is Verdict.UNMET:
+        elif block.receipts_verdict in (Verdict.UNMET, Verdict.PRUNED):
             self._unsettled[block.block_hash] = block
 
 
@@ -198,7 +199,7 @@ def _require_whole(block: ProvableBlock) -> None:
     """
     verdicts = (block.transactions_verdict, block.receipts_verdict)
     wrong = Verdict.UNMET in verdicts
-    if wrong or Verdict.UNAVAILABLE in verdicts:
+    if wrong or Verdict.UNAVAILABLE in verdicts or Verdict.PRUNED in verdicts:
         raise Doubtful(
             block, sum(2 * (each is Verdict.PROVEN) + (each is Verdict.UNMET) for each in verdicts), wrong=wrong
         )
