@@ -16,7 +16,7 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp
 
 from app import __version__, house
-from app.api import chains, docs, health, native, problems, usc
+from app.api import chains, docs, health, native, problems, second_opinion, usc
 from app.api.admission import Admission
 from app.api.cors import Cors
 from app.api.crossing import ChainCheck, Signpost
@@ -66,6 +66,7 @@ def create_app(
             Exception: problems.answer_fault,
         },
     )
+    second_opinion.remember(routes)
     for door in (usc, native, chains, health, docs):
         door.add_routes(routes)
     table = RouteTable(routes.routes)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import httpx2
 import pytest
 
-from app.api import second_opinion
+from app.api import native, second_opinion
 from app.checker import Refused
 from app.core.hexadecimal import to_hex
 from app.core.keccak import keccak
@@ -265,6 +266,80 @@ async def test_a_proof_that_the_verifier_refuses_is_never_sent(
     assert (response.status_code, response.json()["code"]) == (500, "SelfCheckFailed")
     assert "nodes" not in response.json()
     assert house.counted("copath_selfcheck_failures_total", chain="modern", kind="receipt") == 1
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bytes, dict[str, Any]]]:
+    """What the verifier was asked; it decides as it always does."""
+    seen: list[tuple[bytes, dict[str, Any]]] = []
+    check = second_opinion.checker.check_native
+
+    def noted(body: bytes, asked: Mapping[str, object]) -> None:
+        seen.append((body, dict(asked)))
+        check(body, asked)
+
+    monkeypatch.setattr(second_opinion.checker, "check_native", noted)
+    return seen
+
+
+async def test_the_same_bytes_for_the_same_question_are_judged_once(
+    client: httpx2.AsyncClient, final_block: ProvableBlock, judged: list[tuple[bytes, dict[str, Any]]]
+) -> None:
+    by_height = f"/api/v1/proofs/11/blocks/{final_block.height}/receipts/0"
+    first, again = await client.get(by_height), await client.get(by_height)
+    assert (first.status_code, first.content) == (200, again.content)
+    assert len(judged) == 1
+
+
+async def test_the_same_bytes_for_another_question_are_judged_anew(
+    client: httpx2.AsyncClient, final_block: ProvableBlock, judged: list[tuple[bytes, dict[str, Any]]]
+) -> None:
+    tx_hash, block_hash = to_hex(final_block.transaction_hash(0)), to_hex(final_block.block_hash)
+    paths = (f"blocks/{final_block.height}/receipts/0", f"blocks/{block_hash}/receipts/0", f"receipts/{tx_hash}")
+    bodies = {(await client.get(f"/api/v1/proofs/11/{path}")).content for path in paths}
+    assert len(bodies) == 1
+    assert len(judged) == len({str(asked) for _, asked in judged}) == 3
+
+
+async def test_other_bytes_for_the_same_question_are_judged(
+    client: httpx2.AsyncClient, final_block: ProvableBlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"/api/v1/proofs/11/blocks/{final_block.height}/receipts/0"
+    assert (await client.get(path)).status_code == 200
+    honest = second_opinion.wire.native_body
+    spoilt: list[Callable[[bytes], bytes]] = [
+        lambda body: body.replace(b'"value":"0x', b'"value":"0x00'),
+        lambda body: body.replace(b'"blockNumber":', b'"blockNumber":1'),
+        lambda body: body[:-1],
+    ]
+    for spoil in spoilt:
+        monkeypatch.setattr(native.wire, "native_body", lambda *of, spoil=spoil: spoil(honest(*of)))
+        assert (await client.get(path)).json()["code"] == "SelfCheckFailed"
+    monkeypatch.setattr(native.wire, "native_body", honest)
+    assert (await client.get(path)).status_code == 200
+
+
+async def test_what_was_refused_is_judged_again(
+    client: httpx2.AsyncClient, final_block: ProvableBlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals = [Refused("RootMismatch", "root")] * 2
+
+    def refuse_twice(*_: object) -> None:
+        if refusals:
+            raise refusals.pop()
+
+    monkeypatch.setattr(second_opinion.checker, "check_native", refuse_twice)
+    path = f"/api/v1/proofs/11/blocks/{final_block.height}/receipts/0"
+    assert [(await client.get(path)).status_code for _ in range(3)] == [500, 500, 200]
+
+
+def test_the_memory_of_accepted_answers_is_bounded_and_forgets_what_was_not_asked_for_longest() -> None:
+    accepted = second_opinion.Accepted(2)
+    accepted.add(b"a")
+    accepted.add(b"b")
+    assert b"a" in accepted
+    accepted.add(b"c")
+    assert [digest in accepted for digest in (b"a", b"b", b"c")] == [True, False, True]
 
 
 async def test_a_receipt_whose_transaction_hash_is_not_proven_says_so() -> None:
