@@ -198,7 +198,7 @@ def test_backfill_leaves_half_of_it_to_requests_and_waits_while_any_wait() -> No
 
 @given(
     rate=st.integers(1, 50).map(float),
-    calls=st.lists(st.tuples(st.integers(0, 120).map(float), errands, st.floats(0, 5)), min_size=1, max_size=60),
+    calls=st.lists(st.tuples(st.integers(1, 120).map(float), errands, st.floats(0, 5)), min_size=1, max_size=60),
 )
 @example(rate=10.0, calls=[(35.0, KNOWN, 0.0), (1.0, KNOWN, 0.0), (1.0, KNOWN, 0.0)])
 def test_over_any_time_no_more_than_the_rate_and_what_may_be_used_at_once(
@@ -220,6 +220,12 @@ def test_over_any_time_no_more_than_the_rate_and_what_may_be_used_at_once(
             took_s = started[last][0] - started[first][0]
             used = sum(units for _, units in started[first : last + 1])
             assert used <= rate * took_s + max(rate, largest) + rate * 1e-6
+
+
+def test_what_costs_nothing_waits_for_nobody() -> None:
+    account = Account(units_per_second=10.0)
+    account.queue(100.0, 0.0)
+    assert account.turn_s(0.0, BACKFILL, 0.0) == 0
 
 
 # --- purposes -------------------------------------------------------------------------------------------------------

@@ -287,6 +287,7 @@ async def test_a_node_that_is_paid_from_another_account_takes_over(market: Marke
     bodies = await upstream.fetch(MILLION, handed)
     assert bodies.upstream == "b"
     assert nodes[0].posts == 0
+    assert upstream.crew.budget.left == 1.0, "no second try: who cannot be paid was none"
     market.wall += DAY_S
     assert (await upstream.fetch(MILLION, handed)).upstream == "a"
 
@@ -299,6 +300,17 @@ async def test_a_node_out_of_units_beside_one_that_is_down_is_no_lack_of_units(m
     await nodes[1].stop()
     with pytest.raises(RpcUnavailable):
         await upstream.fetch(MILLION, handed)
+
+
+async def test_a_node_whose_units_end_midway_beside_one_that_is_down_is_no_lack_of_units_either(
+    market: Market,
+) -> None:
+    nodes = [await market.node(), await market.node()]
+    upstream = market.chain(market.buyer(nodes[0], Account(units_per_day=500.0)), market.buyer(nodes[1], name="b"))
+    await nodes[1].stop()
+    with pytest.raises(RpcUnavailable):
+        await upstream.fetch(MILLION, handed)
+    assert nodes[0].hits[BY_NUMBER] == 1
 
 
 async def test_what_one_chain_spends_is_gone_for_the_other(market: Market) -> None:
@@ -323,6 +335,37 @@ async def test_calls_wait_for_their_turn_first_come_first_served(market: Market)
         await upstream.name_of(1_000_000)
     assert market.clock.pauses == [0.5, 0.5]
     assert node.hits[BY_NUMBER] == 4
+
+
+async def test_calls_that_come_together_are_given_one_turn_after_the_other(market: Market) -> None:
+    node = await market.node()
+    account = Account(units_per_second=10.0)
+    buyer = market.buyer(node, account, prices=Prices({CHAIN: 0.0}, other=5.0))
+    gate, waits = asyncio.Event(), []
+
+    async def pause(seconds: float) -> None:
+        waits.append(seconds)
+        await gate.wait()
+
+    await buyer.verify_chain()
+    buyer.purse._pause = pause
+    calling = [asyncio.ensure_future(buyer.call("eth_blockNumber")) for _ in range(5)]
+    await settle()
+    assert waits == [0.5, 1.0, 1.5]
+    gate.set()
+    await asyncio.gather(*calling)
+
+
+async def test_nobody_waits_for_a_turn_at_a_node_that_must_not_be_asked(market: Market) -> None:
+    account = Account(units_per_second=10.0)
+    buyer = market.buyer(await market.node(), account, prices=Prices({CHAIN: 0.0}, other=5.0))
+    await buyer.verify_chain()
+    account.queue(20.0, market.clock.at)
+    account.cool(market.clock.at + 30)
+    with pytest.raises(CallFailed) as caught:
+        await buyer.call("eth_blockNumber")
+    assert caught.value.retry_after_s == 30
+    assert market.clock.pauses == []
 
 
 async def test_who_waits_for_a_turn_holds_no_permit(market: Market) -> None:
@@ -457,10 +500,10 @@ async def test_B30_a_limit_of_the_account_is_respected_by_every_chain_that_is_pa
             await one.fetch(MILLION, handed)
     assert nodes[0].posts == 1
     assert caught.value.retry_after_s == 30
+    assert other.states()[0]["state"] == "limited"
     with pytest.raises(RpcUnavailable):
         await other.fetch(MILLION, handed)
     assert nodes[1].posts == 0
-    assert other.states()[0]["state"] == "limited"
     await stranger.fetch(MILLION, handed)
     market.clock.at += 30
     nodes[0].always("*", None)
