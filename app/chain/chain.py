@@ -153,10 +153,7 @@ class Chain:
         found = []
         if self.chain_id is None:
             found.append("chain id not known yet")
-        if self.head.observed_at is None:
-            found.append("no head seen yet")
-        elif self.head.stale:
-            found.append("head is stale")
+        found += self.head.reasons
         found += [f"background loop {loop.name} is down" for loop in self.loops if not loop.up]
         return tuple(found)
 

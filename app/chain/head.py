@@ -108,9 +108,14 @@ class HeadTracker:
         return self._clock.now() - self._steady.risen_at > max(30.0, 3 * block_time_s)
 
     @property
-    def disputed(self) -> bool:
-        """Whether nodes contradict each other about what is final."""
-        return bool(self._dissenters)
+    def reasons(self) -> tuple[str, ...]:
+        """What is wrong with the heads. Stable words."""
+        if self.observed_at is None:
+            return ("no head seen yet",)
+        found = ["head is stale"] if self.stale else ["head has stopped moving"] if self.frozen else []
+        if self._dissenters:
+            found.append("upstreams contradict each other about what is final")
+        return tuple(found)
 
     def finality_of(self, height: int) -> Finality:
         """How sure the chain is of `height`, and on whose word."""

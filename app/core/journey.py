@@ -85,6 +85,7 @@ class Journey:
         self._wait_s: float | None = None
         self._queue: deque[int] = deque(self.route.order)
         self._alone = len(self.route.order) == 1
+        self._last_resort = {index for index in self.route.order if not nodes[index].admits(work, now)}
         self._patient = self._alone
         self._over = False
 
@@ -103,7 +104,7 @@ class Journey:
         while True:
             while self._queue:
                 index = self._queue.popleft()
-                if len(self.route.order) == 1 or self._may_ask(index, now):
+                if self._alone or self._may_ask(index, now):
                     return self._turn(index, now)
             if self._patient:
                 return None
@@ -180,10 +181,8 @@ class Journey:
     def _may_ask(self, index: int, now: float) -> bool:
         if self.outcomes.get(index) in _NEVER_AGAIN:
             return False
-        if self._nodes[index].admits(self._work, now):
-            return True
-        # Its breaker opened while others were asked: only if there was nobody better from the start.
-        return all(other == index or other in self.outcomes for other in self.route.order)
+        # One whose breaker opened on the way is passed over; one that was chosen in spite of it is not.
+        return self._patient or index in self._last_resort or self._nodes[index].admits(self._work, now)
 
     def _may_deliver(self, index: int) -> bool:
         outcome = self.outcomes.get(index)
@@ -197,12 +196,11 @@ class Journey:
     # --- the exclusive grace ----------------------------------------------------------------------------------------
 
     def _exclusive(self, now: float, until: float) -> Turn | None:
-        left_s = until - now
-        if left_s <= self._rules.min_useful_s:
+        left_s, repeated = until - now, 0 in self.outcomes
+        if left_s <= self._rules.min_useful_s * (2 if repeated else 1):
             self._exclusive_until = None
             self.kinds.append(RouteKind.EXCLUSIVE_EXPIRED)
             return None
-        repeated = 0 in self.outcomes
         pause_s = 0.0
         if repeated:
             pause_s = min(RETRY_PAUSE_S * 2**self._repeats, LONGEST_PAUSE_S) if self._wait_s is None else self._wait_s

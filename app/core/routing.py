@@ -206,13 +206,14 @@ def plan(
 
     Requires at least one node; the first is the primary.
     """
-    usable = [index for index, node in enumerate(nodes) if not node.resting_s(now) and not node.astray]
+    in_use = [index for index, node in enumerate(nodes) if not node.astray] or list(range(len(nodes)))
+    usable = [index for index in in_use if not nodes[index].resting_s(now)]
     if not usable:
         # Asking costs nothing: each of them is refused before a call is made, and says for how long.
-        return Route(RouteKind.HEAD_AWARE, tuple(sorted(range(len(nodes)), key=lambda at: nodes[at].resting_s(now))))
+        return Route(RouteKind.HEAD_AWARE, tuple(sorted(in_use, key=lambda at: nodes[at].resting_s(now))))
     reaching = [index for index in usable if nodes[index].lag(height, now) <= NEAR_BLOCKS]
     if not reaching:
-        resting = [at for at, node in enumerate(nodes) if at not in usable and not node.lag(height, now)]
+        resting = [at for at in in_use if at not in usable and not nodes[at].lag(height, now)]
         return Route(RouteKind.HEAD_AWARE, tuple(resting), beyond=not resting)
     chosen = [index for index in reaching if nodes[index].admits(work, now)]
     if not any(nodes[index].lag(height, now) == 0 for index in chosen):
