@@ -1,7 +1,8 @@
 """Benchmarks as ratios to a floor that is measured in the same run: absolute times belong to a machine, ratios travel.
 
-make bench                 all of them
-make bench ARGS="build"    some of them
+make bench                    all of them but those that take minutes
+make bench ARGS="build"       some of them
+make bench ARGS="overload"    offered load beyond capacity, five minutes; writes bench/overload/results.md and results.svg
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import importlib
 import sys
 
 NAMES = ("build", "fills", "layers", "serving")
+LONG = ("overload",)
 
 
 def main(wanted: list[str]) -> int:
-    """Runs the named benchmarks, or all, and prints one table each."""
-    unknown = [name for name in wanted if name not in NAMES]
+    """Runs the named benchmarks, or all short ones, and prints one table each."""
+    unknown = [name for name in wanted if name not in NAMES + LONG]
     if unknown:
-        sys.stderr.write(f"no such benchmark: {', '.join(unknown)}; there are {', '.join(NAMES)}\n")
+        sys.stderr.write(f"no such benchmark: {', '.join(unknown)}; there are {', '.join(NAMES + LONG)}\n")
         return 2
     for name in wanted or NAMES:
         module = importlib.import_module(f"bench.{name}")

@@ -10,8 +10,8 @@ import time
 from urllib.parse import urlsplit
 
 
-def main(url: str, seconds: float) -> None:
-    """One keep-alive connection, a question every 5 ms, for `seconds`."""
+def main(url: str, seconds: float, every_s: float) -> None:
+    """One keep-alive connection, a question every so often, for `seconds`; anything but a 200 ends it with an error."""
     parts = urlsplit(url)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     connection = http.client.HTTPConnection(parts.hostname or "127.0.0.1", parts.port or 80, timeout=10)
@@ -21,12 +21,14 @@ def main(url: str, seconds: float) -> None:
         while time.monotonic() < ends_at:
             started = time.perf_counter()
             connection.request("GET", parts.path)
-            connection.getresponse().read()
+            response = connection.getresponse()
+            response.read()
             latencies.append(time.perf_counter() - started)
-            time.sleep(0.005)
+            assert response.status == 200, f"{url} answered {response.status}"
+            time.sleep(every_s)
     finally:
         sys.stdout.write(json.dumps(latencies))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], float(sys.argv[2]))
+    main(sys.argv[1], float(sys.argv[2]), float(sys.argv[3]))

@@ -9,16 +9,16 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def node(name: str) -> Iterator[int]:
-    """The port of a node that serves one recorded block."""
-    with _started("bench.node", name) as process:
+def node(name: str, *, blocks: int = 1, latency_ms: float = 0) -> Iterator[int]:
+    """The port of a node that serves a recorded block and such below it, `blocks` in all."""
+    with _started("bench.node", name, f"--blocks={blocks}", f"--latency-ms={latency_ms}") as process:
         yield int(_line(process))
 
 
 @contextmanager
-def prober(url: str, seconds: float) -> Iterator[subprocess.Popen[str]]:
-    """A process that asks `url` every few milliseconds and then prints the latencies as JSON."""
-    with _started("bench.prober", url, str(seconds)) as process:
+def prober(url: str, seconds: float, *, every_s: float = 0.005) -> Iterator[subprocess.Popen[str]]:
+    """A process that asks `url` again and again, and then prints the latencies as JSON."""
+    with _started("bench.prober", url, str(seconds), str(every_s)) as process:
         yield process
 
 

@@ -89,9 +89,10 @@ def bare(size: int) -> ASGIApp:
 async def call(app: ASGIApp, path: str, state: dict[str, Any]) -> tuple[int, bytes]:
     """Status and body of one GET, without a socket."""
     status, body = 0, b""
+    unread = [{"type": "http.request", "body": b"", "more_body": False}]
 
     async def receive() -> Any:
-        return {"type": "http.request", "body": b"", "more_body": False}
+        return unread.pop() if unread else await asyncio.Future()  # the client stays
 
     async def send(message: Any) -> None:
         nonlocal status, body
