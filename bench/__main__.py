@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("build", "fills", "layers", "serving")
+NAMES = ("backfill", "build", "fills", "layers", "serving")
 LONG = ("overload",)
 
 
