@@ -89,14 +89,20 @@ async def load(copath: Copath, seconds: float | None) -> Run:
     async with asyncio.TaskGroup() as group:
         asking = group.create_task(requests.open_loop(RATE))
         if seconds is None:
-            while (await asyncio.to_thread(copath.get, "/api/v1/chains/bench")).json["backfill"][
-                "state"
-            ] != "caught up":
-                await asyncio.sleep(0.25)
+            await filled(copath)
             asking.cancel()
     took, told = time.monotonic() - began, requests.tally
     not_served = len(told.refused) + sum(told.others.values()) + told.unsent
     return Run(told.served, not_served, seconds=took, blocks=len(told.served) + (BLOCKS if seconds is None else 0))
+
+
+async def filled(copath: Copath) -> None:
+    """Returns once nothing is left to backfill."""
+    while True:
+        listed = await asyncio.to_thread(copath.get, "/api/v1/chains/bench")
+        if listed.json["backfill"]["state"] == "caught up":
+            return
+        await asyncio.sleep(0.25)
 
 
 @contextmanager
