@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from app.core.blocks import Sighting
 from app.core.errors import BlockNotOnSourceChain, ContentInvalid, Doubtful, InconsistentSource, TxNotMined
+from app.core.purpose import Errand, errand_in_hand
 
 if TYPE_CHECKING:
     from app.core.blocks import BlockBodies, BlockName, BlockRef, Position
@@ -129,7 +130,8 @@ class FakeUpstream(HoldPoints):
 
     Points: `fetch`, `name_of`, `tagged`, `position`, `chain_id`, each with `.after`, `tagged:latest` and so on for one tag
     alone, and `accept` (bodies are about to be handed over; once per node). `content_failures` counts bodies that were
-    refused, by check. What a test changes in the public mappings is seen by the next call.
+    refused, by check; `errands` holds what each point was reached for. What a test changes in the public mappings is seen by the
+    next call.
     """
 
     def __init__(self, chain_id: int = 1) -> None:
@@ -142,6 +144,11 @@ class FakeUpstream(HoldPoints):
         self.positions: dict[bytes, Position] = {}
         self.pending: set[bytes] = set()
         self.content_failures: Counter[str] = Counter()
+        self.errands: dict[str, list[Errand]] = defaultdict(list)
+
+    async def at(self, point: str) -> None:
+        self.errands[point].append(errand_in_hand())
+        await super().at(point)
 
     def add_block(self, name: BlockName, *bodies: BlockBodies, canonical: bool = True) -> None:
         """A block and the bodies that the nodes give for it, one per node, in the order in which they are asked."""

@@ -8,7 +8,6 @@ several nodes answer it rises only to what they agree on.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ from app.core.blocks import BlockName
 from app.core.errors import ProofError
 from app.core.finality import Finality, Heads, observe
 from app.core.pace import Pace
+from app.core.purpose import Purpose, bare_context, for_purpose
 from app.core.quorum import Choice, Steadiness, choose
 
 from .agreement import Agreed, on_claims, on_height
@@ -154,10 +154,10 @@ class HeadTracker:
     async def refresh(self) -> None:
         """One round now, shared by all who ask while it runs; one caller's cancellation spares the others. Raises as `poll`."""
         if self._refreshing is None or self._refreshing.done():
-            # The empty context: the deadline of whoever came first is not everybody's.
-            self._refreshing = asyncio.get_running_loop().create_task(
-                self.poll(), name="head-refresh", context=contextvars.Context()
-            )
+            with for_purpose(Purpose.HEAD):
+                # A bare context: the deadline of whoever came first is not everybody's.
+                context = bare_context()
+            self._refreshing = asyncio.get_running_loop().create_task(self.poll(), name="head-refresh", context=context)
             self._refreshing.add_done_callback(_retrieve)
         await asyncio.shield(self._refreshing)
 
