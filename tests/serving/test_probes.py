@@ -1,4 +1,4 @@
-"""Probes of a real server: whatever its clients, its node and its event loop do."""
+"""What a real server says of itself, whatever its clients, its node and its event loop do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.scripted_behaviours import hang
 from tests.scripted_node import ScriptedNode
-from tests.serving.process import PROOF, configuration, running
+from tests.serving.process import PROOF, configuration, running, until
 
 PROBES = ("/livez", "/readyz", "/health", "/metrics", "/api/v1/health", "/api/v1/chains")
 CROWD = 500
@@ -71,3 +71,24 @@ async def test_B68_readiness_follows_the_node_and_liveness_does_not(node: Script
         await node.start()
         await program.ready()
         assert (await program.get("/readyz")).json["reasons"] == []
+
+
+async def test_lines_that_are_written_for_a_request_carry_its_id(node: ScriptedNode, tmp_path: Path) -> None:
+    talkative = """
+import logging
+from app.chain.chain import Chain
+
+block = Chain.block
+
+async def told(self, *arguments, **more):
+    logging.getLogger("app.chain.chain").info("looking")
+    return await block(self, *arguments, **more)
+
+Chain.block = told
+"""
+    async with running(tmp_path, configuration(node.url), prelude=talkative) as program:
+        reply = await program.get(PROOF)
+        assert reply.status == 200
+        looking = await until(lambda: program.event("looking"), "it was told")
+        assert looking is not None
+        assert looking["request_id"] == reply.headers["x-request-id"]

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ async def test_Q1_Q6_what_is_in_flight_is_answered_after_the_socket_closed(
         await node.until("eth_getBlockReceipts")
         program.signal(signal.SIGTERM)
         await until_closed(program)
+        await asyncio.sleep(0.5)  # nothing tells that it would not have waited
         assert program.process.poll() is None, "it waits for what is in flight"
         gate.set()
         reply = await line.reply()
@@ -168,6 +170,42 @@ async def test_a_drain_that_runs_out_cuts_what_is_left_and_says_so(node: Scripte
         assert complete is not None
         assert (cut["requests"], complete["cut"]) == (1, True)
         assert program.plain_lines == []
+        await program.leaves_nobody_behind()
+
+
+async def test_Q6_a_tls_client_that_says_nothing_does_not_hold_up_the_end(
+    node: ScriptedNode, tmp_path: Path, certificate: Certificate
+) -> None:
+    settings = configuration(node.url, tls=certificate.settings)
+    async with running(tmp_path, settings, tls=certificate.client) as program:
+        with socket.create_connection(("127.0.0.1", program.port)) as plain:
+            # It never reads, so that it never sees the goodbye, and never answers it.
+            silent = await asyncio.to_thread(certificate.client.wrap_socket, plain, server_hostname="127.0.0.1")
+            told_at = time.monotonic()
+            program.signal(signal.SIGTERM)
+            assert await program.ended() == 0
+            assert time.monotonic() - told_at < 15, "the event loop's own limit is 30"
+            silent.close()
+
+
+async def test_what_does_not_end_in_time_is_ended_and_leaves_nobody_behind(node: ScriptedNode, tmp_path: Path) -> None:
+    stuck = """
+import asyncio
+import app.serving
+from app.chain.chain import Chain
+
+async def aclose(self):
+    await asyncio.Event().wait()
+
+Chain.aclose = aclose
+app.serving.ENDING_S = 0.3
+"""
+    async with running(tmp_path, configuration(node.url), prelude=stuck) as program:
+        program.signal(signal.SIGTERM)
+        assert await program.ended() == 1
+        forced = program.event("force_exit")
+        assert forced is not None
+        assert (forced["reason"], forced["phase"]) == ("overdue", "ENDING")
         await program.leaves_nobody_behind()
 
 
