@@ -40,7 +40,9 @@ def _chain_of(scope: Scope, visit: Visit) -> ChainFloor | None:
         if chain is None and text.isascii() and text.isdigit():
             chain = house.chains.get(inputs.u64("chain", text))
         elif chain is None and inputs.CHAIN_NAME.fullmatch(text) is None:
-            raise InvalidParameter(f"chain must be a chain key or a chain name, not {inputs.shown(text)}")
+            raise InvalidParameter(
+                f"chain must be a chain key or a chain name, not {inputs.shown(text)}", about="chain"
+            )
         return _configured(house, chain, f"Chain not configured: {text}")
     return None
 

@@ -13,7 +13,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.api import problems
 from app.api.lobby import house_of
 from app.api.visit import visit_of
-from app.core.errors import Internal, PayloadTooLarge, ProofError
+from app.core.errors import (
+    BlockBeforeOrAtGenesis,
+    Internal,
+    InvalidChainKey,
+    InvalidParameter,
+    LogIndexOutOfBounds,
+    NotFinalized,
+    PayloadTooLarge,
+    ProofError,
+    TxIndexOutOfBounds,
+)
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +54,7 @@ class Guard:
         except ProofError as refusal:
             if started:
                 raise  # half an answer is out: only a broken connection can still say so
+            note_rejected(scope, refusal)
             await problems.answer(scope, refusal)(scope, receive, send)
         except Exception as fault:  # the last net: any fault of ours must be counted and answered
             report(scope, fault)
@@ -63,6 +74,26 @@ class Limits:
             refuse_oversized(scope)
             receive = limited(receive)
         await self.app(scope, receive, send)
+
+
+_REASONS: dict[type[ProofError], str] = {
+    InvalidChainKey: "unknown_chain",
+    TxIndexOutOfBounds: "index_out_of_bounds",
+    LogIndexOutOfBounds: "log_index_out_of_bounds",
+    PayloadTooLarge: "too_large",
+    NotFinalized: "not_finalized",
+    BlockBeforeOrAtGenesis: "before_genesis",
+}
+
+
+def note_rejected(scope: Scope, refusal: ProofError) -> None:
+    """Counts and logs, by reason and without a word of the input, that a request was refused for what it asks."""
+    reason = f"bad_{refusal.about}" if isinstance(refusal, InvalidParameter) else _REASONS.get(type(refusal))
+    house = house_of(scope)
+    if reason is None or house is None:
+        return
+    house.metrics.rejected_inputs_total.labels(reason).inc()
+    log.debug("rejected_input", extra={"reason": reason, "route": visit_of(scope).template})
 
 
 def report(scope: Scope, fault: BaseException) -> None:

@@ -26,6 +26,9 @@ _NOT_HEX = re.compile(r"[^0-9a-fA-F]")
 _HASH = re.compile(r"(?:0[xX])?[0-9a-fA-F]{64}")
 
 
+_KINDS = {"chain_key": "chain", "chain": "chain", "header_number": "block"}
+
+
 def shown(text: str) -> str:
     """Client text as it may appear in a message: ASCII, quoted, cut to a line."""
     return ascii(text if len(text) <= 80 else text[:80] + "...")
@@ -37,7 +40,9 @@ def shown(text: str) -> str:
 def u64(name: str, text: str) -> int:
     """An unsigned 64-bit decimal path parameter: digits only, no sign, no exponent, no separators."""
     if _DECIMAL.fullmatch(text) is None or int(text) > MAX_U64:
-        raise InvalidParameter(f"invalid parameter: could not parse {name} from request path")
+        raise InvalidParameter(
+            f"invalid parameter: could not parse {name} from request path", about=_KINDS.get(name, "index")
+        )
     return int(text)
 
 
@@ -53,12 +58,13 @@ def tx_hash(text: str) -> bytes:
     strange = _NOT_HEX.search(digits)
     if strange is not None:
         raise InvalidParameter(
-            f"invalid parameter: invalid tx_hash hex: Invalid character {strange[0]!a} at position {strange.start()}"
+            f"invalid parameter: invalid tx_hash hex: Invalid character {strange[0]!a} at position {strange.start()}",
+            about="tx_hash",
         )
     if len(digits) % 2:
-        raise InvalidParameter("invalid parameter: invalid tx_hash hex: Odd number of digits")
+        raise InvalidParameter("invalid parameter: invalid tx_hash hex: Odd number of digits", about="tx_hash")
     if len(digits) != 64:
-        raise InvalidParameter(f"invalid parameter: tx_hash must be 32 bytes, got {len(digits) // 2}")
+        raise InvalidParameter(f"invalid parameter: tx_hash must be 32 bytes, got {len(digits) // 2}", about="tx_hash")
     return bytes.fromhex(digits)
 
 
@@ -68,7 +74,10 @@ def tx_hash(text: str) -> bytes:
 def index(name: str, text: str) -> int:
     """A position in a block or a receipt: a decimal number up to 2^53-1."""
     if _DECIMAL.fullmatch(text) is None or int(text) > MAX_EXACT_JSON:
-        raise InvalidParameter(f"{name} must be a decimal number from 0 to {MAX_EXACT_JSON}, not {shown(text)}")
+        raise InvalidParameter(
+            f"{name} must be a decimal number from 0 to {MAX_EXACT_JSON}, not {shown(text)}",
+            about=_KINDS.get(name, "index"),
+        )
     return int(text)
 
 
@@ -85,7 +94,8 @@ def block_ref(text: str) -> BlockRef:
         height = -1
     if not 0 <= height <= MAX_EXACT_JSON:
         raise InvalidParameter(
-            f"block must be a hash of 64 hex digits or a height from 0 to {MAX_EXACT_JSON}, not {shown(text)}"
+            f"block must be a hash of 64 hex digits or a height from 0 to {MAX_EXACT_JSON}, not {shown(text)}",
+            about="block",
         )
     return BlockRef(height=height)
 
@@ -99,7 +109,7 @@ def level(values: Sequence[str]) -> Level:
         return Level(text)
     except ValueError:
         known = ", ".join(one.value for one in Level)
-        raise InvalidParameter(f"finality must be one of {known}, not {shown(text)}") from None
+        raise InvalidParameter(f"finality must be one of {known}, not {shown(text)}", about="query") from None
 
 
 def log_is_block_wide(values: Sequence[str]) -> bool:
@@ -107,7 +117,7 @@ def log_is_block_wide(values: Sequence[str]) -> bool:
     default)."""
     text = _single("index", values)
     if text not in (None, "receipt", "block"):
-        raise InvalidParameter(f"index must be one of receipt, block, not {shown(text or '')}")
+        raise InvalidParameter(f"index must be one of receipt, block, not {shown(text or '')}", about="query")
     return text == "block"
 
 
@@ -115,11 +125,11 @@ def encodings(values: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
     """The extra encodings asked for, each once, in the order of `known`."""
     for text in values:
         if text not in known:
-            raise InvalidParameter(f"encoding must be one of {', '.join(known)}, not {shown(text)}")
+            raise InvalidParameter(f"encoding must be one of {', '.join(known)}, not {shown(text)}", about="query")
     return tuple(name for name in known if name in values)
 
 
 def _single(name: str, values: Sequence[str]) -> str | None:
     if len(values) > 1:
-        raise InvalidParameter(f"{name} is given {len(values)} times")
+        raise InvalidParameter(f"{name} is given {len(values)} times", about="query")
     return values[0] if values else None

@@ -77,9 +77,15 @@ class UnknownChain(ProofError):
 
 
 class InvalidParameter(ProofError):
-    """A path, query or body parameter is not of its form."""
+    """A path, query or body parameter is not of its form. `about` says which kind, from a closed set, for counting."""
 
     code = "InvalidParameter"
+
+    def __init__(
+        self, message: str, *, about: str = "parameter", retry_after_s: float | None = None, **extra: object
+    ) -> None:
+        super().__init__(message, retry_after_s=retry_after_s, **extra)
+        self.about = about
 
 
 class MalformedJson(ProofError):

@@ -22,6 +22,7 @@ from app.metrics.labels import (
     PROOF_KINDS,
     PURPOSES,
     REJECT_REASONS,
+    REJECTED_INPUTS,
     ROUTES_TAKEN,
     STATUS_CLASSES,
     TRIES,
@@ -93,6 +94,9 @@ class Metrics:
         )
         self.saturated = gauge("saturated", "1 while a gate has refused for longer than the threshold.", "gate")
         self.saturation_open_seconds = gauge("saturation_open_seconds", "How long a gate has been refusing.", "gate")
+        self.rejected_inputs_total = counter(
+            "rejected_inputs_total", "Requests that were refused for what they ask, by why.", "reason"
+        )
         self.consumer_ratelimit_decisions_total = counter(
             "consumer_ratelimit_decisions_total", "Decisions on a consumer's rate.", "decision", "layer"
         )
@@ -238,6 +242,7 @@ class Metrics:
         _seed(self.admission_in_flight, ("global", "warm"), (NO_CHAIN,))
         _seed(self.admission_limit, ("global", "warm"), (NO_CHAIN,))
         _seed(self.admission_rejected_total, REJECT_REASONS)
+        _seed(self.rejected_inputs_total, REJECTED_INPUTS)
         _seed(self.saturated, ("http",))
         _seed(self.saturation_open_seconds, ("http",))
         _seed(self.consumer_ratelimit_decisions_total, ("allowed", "denied"), ("local", "shared", "fallback"))

@@ -64,6 +64,20 @@ OUTCOMES = (
     "MerkleError",
     "Internal",
 )
+REJECTED_INPUTS = (
+    "bad_tx_hash",
+    "bad_block",
+    "bad_index",
+    "bad_chain",
+    "bad_query",
+    "bad_parameter",
+    "unknown_chain",
+    "index_out_of_bounds",
+    "log_index_out_of_bounds",
+    "too_large",
+    "not_finalized",
+    "before_genesis",
+)
 CACHE_STATES = ("hit", "miss", "joined")
 FILL_CLASSES = ("request", "backfill")
 FILL_RESULTS = ("ok", "refused", "unavailable", "invalid", "timeout", "cancelled", "error")

@@ -294,3 +294,24 @@ def test_B72_no_text_in_a_url_makes_a_fault(template: str, words: list[str], que
     assert response.status_code < 500, response.text
     if response.status_code >= 400:
         assert response.json()["code"] in problems.PROBLEMS
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("/api/v1/proof-by-tx/2/0xzz", "bad_tx_hash"),
+        ("/api/v1/proof/2/-1/0", "bad_block"),
+        ("/api/v1/proof/2/1/x", "bad_index"),
+        ("/api/v1/proof/NOT/0/0", "bad_chain"),
+        ("/api/v1/proof/999/0/0", "unknown_chain"),
+        ("/api/v1/proofs/modern/receipts/" + "ab" * 32 + "?finality=soon", "bad_query"),
+        ("/" + "a" * MAX_TARGET_BYTES, "too_large"),
+    ],
+)
+async def test_rejected_input_is_counted_by_reason_at_its_origin(
+    client: httpx2.AsyncClient, house: RecordedHouse, path: str, reason: str
+) -> None:
+    counter = house.metrics.rejected_inputs_total.labels(reason)
+    before = counter._value.get()
+    assert (await client.get(path)).status_code in (400, 413)
+    assert counter._value.get() == before + 1
