@@ -94,6 +94,9 @@ class Backfill:
         self._setbacks = Setbacks()
         self._in_flight: dict[int, bool] = {}  # height -> whether no reorg overtook it
         self._overtaken_from: int | None = None
+        self._writing = (
+            asyncio.Lock()
+        )  # what a reorg makes the ledger forget is not noted afterwards by who was about to
         self._history: Window | None = None
         self._history_again_at = 0.0
         self._wake = asyncio.Event()
@@ -214,10 +217,11 @@ class Backfill:
 
     async def _tell_ledger_of_reorg(self) -> None:
         while self._overtaken_from is not None:
-            height = self._overtaken_from
-            await self._ledger.forget_from(height)
-            if self._overtaken_from == height:
-                self._overtaken_from = None
+            async with self._writing:
+                height = self._overtaken_from
+                await self._ledger.forget_from(height)
+                if self._overtaken_from == height:
+                    self._overtaken_from = None
 
     async def _follow_head(self) -> None:
         finalized = self._head.heads.finalized
@@ -294,14 +298,15 @@ class Backfill:
 
     async def _done(self, height: int, block: ProvableBlock | None) -> None:
         self._setbacks.succeeded(height, self._clock.now())
-        if not self._in_flight[height]:
-            return  # it may be another block by now
-        if block is None:
-            await self._ledger.note(height, None, b"")
-        else:
-            await self._ledger.note(height, block.block_hash, block.transaction_hashes)
-        if self._in_flight[height]:
-            self._backlog.note(height)
+        async with self._writing:
+            if not self._in_flight[height]:
+                return  # it may be another block by now
+            if block is None:
+                await self._ledger.note(height, None, b"")
+            else:
+                await self._ledger.note(height, block.block_hash, block.transaction_hashes)
+            if self._in_flight[height]:
+                self._backlog.note(height)
 
     def _failed(self, height: int, began_at: float, code: str) -> None:
         self.last_error = code

@@ -14,6 +14,7 @@ from app.anchors.self_attested import SelfAttested
 from app.chain.backfill import HISTORY_MEMORY_S, RANGE_PAUSES_S, Backfill, Outcome, State
 from app.chain.figures import Figures
 from app.chain.head import FinalityRule
+from app.chain.supervision import Loop, supervise
 from app.core.blocks import BlockBodies, BlockRef
 from app.core.budget import Priority
 from app.core.errors import HistoryUnavailable, NotFinalized, ProofError, RpcUnavailable, UpstreamBudgetExhausted
@@ -32,7 +33,7 @@ from tests.chain.recorded_chain import (
     sepolia,
     with_unmet_receipts,
 )
-from tests.fakes import Hold, settle
+from tests.fakes import Hold, HoldPoints, settle
 
 T = TypeVar("T")
 
@@ -171,6 +172,44 @@ async def test_P7_a_block_that_a_reorg_overtook_in_flight_is_not_taken_for_done(
         assert made.chain.cache.hash_at(FIRST + 3) == hash_of(replaced[0])
 
 
+async def test_P7_a_reorg_while_a_block_is_noted_leaves_it_neither_noted_nor_done() -> None:
+    ledger = StoppingLedger()
+    made = Scene(FIRST, FIRST + 3, retention_blocks=2, ledger=ledger, finality=FinalityRule("depth", 0))
+    await made.see(FIRST + 3)
+    hold = ledger.points.hold("note")
+    async with made.backfilling():
+        await hold.reached()
+        ledger.points.unhold()
+        replaced = branch(FIRST + 3, [sepolia(FIRST + 30)])
+        made.reorg(replaced)
+        made.chain._on_reorg(FIRST + 3)
+        await settle()
+        hold.release()
+        await settle(TURNS)
+        assert made.built().count(FIRST + 3) == 2
+        assert made.backfill.state is State.CAUGHT_UP
+        assert ledger.noted == [hash_of(sepolia(FIRST + 3)), hash_of(replaced[0]), hash_of(sepolia(FIRST + 2))]
+        assert await ledger.done() == ((FIRST + 2, FIRST + 3),)
+
+
+class StoppingLedger(MemoryLedger):
+    """A ledger that can be held while it notes or forgets. Points: `note`, `forget_from`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.points = HoldPoints()
+        self.noted: list[bytes | None] = []
+
+    async def note(self, height: int, block_hash: bytes | None, transaction_hashes: bytes) -> None:
+        await self.points.at("note")
+        self.noted.append(block_hash)
+        await super().note(height, block_hash, transaction_hashes)
+
+    async def forget_from(self, height: int) -> None:
+        await self.points.at("forget_from")
+        await super().forget_from(height)
+
+
 async def test_a_gap_in_what_is_remembered_is_filled_and_nothing_else() -> None:
     ledger = MemoryLedger()
     for height in [*range(FIRST, FIRST + 20), *range(FIRST + 23, LAST - 1)]:
@@ -295,6 +334,22 @@ async def test_P1_backfill_never_has_more_than_its_share_and_never_waits_in_numb
             assert budget.waiting(BACKFILL) <= budget.limit
     assert peak == 6
     assert made.chain.permits.refused.total() == 0
+
+
+async def test_P3_all_that_waits_while_requests_have_every_permit_has_its_place_in_the_line() -> None:
+    made = Scene(max_fills=2, anchors=SelfAttested(7, FIRST + 10, 10, 10))
+    await made.see(LAST, finalized=LAST)
+    hold = made.upstream.hold("fetch")
+    asked = made.asking(FIRST, FIRST + 1)
+    await settle()
+    async with anchoring(made), made.backfilling():
+        await settle()
+        budget = made.chain.permits.budget
+        assert (made.running, budget.waiting(BACKFILL)) == ((2, 0), 2)
+        hold.release()
+        await asyncio.gather(*asked)
+        await settle(TURNS)
+        assert (made.backfill.remaining, made.chain.permits.refused.total()) == (0, 0)
 
 
 @pytest.mark.parametrize("max_fills", [1, 2, 16])
@@ -656,24 +711,11 @@ async def test_P7_a_range_that_is_not_final_is_refused_whole() -> None:
 # --- life and death -------------------------------------------------------------------------------------------------
 
 
-class FailingLedger(MemoryLedger):
-    """A ledger whose store can go away."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.away = False
-
-    async def note(self, height: int, block_hash: bytes | None, transaction_hashes: bytes) -> None:
-        if self.away:
-            raise OSError("the store is gone")
-        await super().note(height, block_hash, transaction_hashes)
-
-
 async def test_B54_a_backfill_that_dies_is_seen_and_begins_again_where_it_was() -> None:
-    ledger = FailingLedger()
+    ledger = StoppingLedger()
     made = Scene(ledger=ledger, retention_blocks=20)
     made.upstream.tags = {"latest": LAST, "safe": LAST, "finalized": LAST}
-    ledger.away = True
+    ledger.points.fail("note", OSError("the store is gone"), times=None)
     async with asyncio.TaskGroup() as group:
         life = group.create_task(made.chain.run())
         await settle(TURNS)
@@ -682,13 +724,32 @@ async def test_B54_a_backfill_that_dies_is_seen_and_begins_again_where_it_was() 
         assert "background loop backfill:sepolia is down" in made.chain.reasons
         assert made.at_rest()
         assert (await made.at(LAST)).height == LAST
-        ledger.away = False
+        ledger.points.heal()
         await made.clock.advance(1)
         await settle(TURNS)
         assert made.metric("task_up", name="backfill:sepolia") == 1
         assert made.backfill.state is State.CAUGHT_UP
         life.cancel()
     assert len(made.built()) == len(set(made.built())), "what had landed was at hand"
+    await made.chain.aclose()
+
+
+async def test_B54_a_reorg_that_the_ledger_could_not_be_told_of_is_not_forgotten() -> None:
+    ledger = StoppingLedger()
+    made = Scene(FIRST, FIRST + 3, retention_blocks=2, ledger=ledger, finality=FinalityRule("depth", 0))
+    await made.see(FIRST + 3)
+    async with running(lambda: supervise(Loop("backfill:sepolia"), made.backfill.run, made.metrics)):
+        await settle(TURNS)
+        ledger.points.fail("forget_from", OSError("the store is gone"))
+        replaced = branch(FIRST + 3, [sepolia(FIRST + 30)])
+        made.reorg(replaced)
+        made.chain._on_reorg(FIRST + 3)
+        await settle(TURNS)
+        assert made.metric("task_up", name="backfill:sepolia") == 0
+        await made.clock.advance(1)
+        await settle(TURNS)
+        assert ledger.noted[-1] == hash_of(replaced[0])
+        assert await ledger.done() == ((FIRST + 2, FIRST + 3),)
     await made.chain.aclose()
 
 
