@@ -183,8 +183,13 @@ async def test_P7_a_reorg_while_a_block_is_noted_leaves_it_neither_noted_nor_don
         replaced = branch(FIRST + 3, [sepolia(FIRST + 30)])
         made.reorg(replaced)
         made.chain._on_reorg(FIRST + 3)
+        made.upstream.fail("fetch", RpcUnavailable("down"), times=None)
         await settle()
         hold.release()
+        await settle(TURNS)
+        assert await ledger.done() == (), "what a restart would believe"
+        made.upstream.heal()
+        await made.clock.advance(LONGEST_PAUSE_S)
         await settle(TURNS)
         assert made.built().count(FIRST + 3) == 2
         assert made.backfill.state is State.CAUGHT_UP
