@@ -6,7 +6,7 @@ https://prometheus.io/docs/instrumenting/content_negotiation/
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -20,24 +20,34 @@ _KNOWN_VERSIONS = {
 }
 _ESCAPINGS = {"allow-utf-8", "underscores", "dots", "values"}
 _WHATEVER = {"*/*", "text/*", "text/plain"}
+_END = b"# EOF\n"  # of OpenMetrics
 
 
-def expose(registry: CollectorRegistry, accept_header: str | None) -> tuple[bytes, str]:
-    """Body and content type. Whatever the header holds, the two agree, and it never raises."""
+def expose(registry: CollectorRegistry, accept_header: str | None) -> tuple[Iterator[bytes], str]:
+    """The body in parts, one for each metric as it is at that moment, and the content type. Whatever the header holds, the two
+    agree, and it never raises."""
     encode, content_type = choose_encoder(_wanted(accept_header or ""))
-    return encode(_WithoutCreated(registry)), content_type
+    return _parts(registry, encode, is_open=content_type.startswith("application/openmetrics-text")), content_type
 
 
-class _WithoutCreated(Collector):
-    """A registry without the `_created` series: a third of a scrape, each the time of a start that is exposed once."""
+def _parts(registry: CollectorRegistry, encode: Callable[[_One], bytes], *, is_open: bool) -> Iterator[bytes]:
+    for family in registry.collect():
+        # Without the `_created` series: a third of a scrape, each the time of a start that is exposed once.
+        family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
+        part = encode(_One(family))
+        yield part.removesuffix(_END) if is_open else part
+    if is_open:
+        yield _END
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
+
+class _One(Collector):
+    """The encoder takes collectors only."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
 
     def collect(self) -> Iterator[Metric]:
-        for family in self._registry.collect():
-            family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
-            yield family
+        yield self._family
 
 
 def _wanted(accept_header: str) -> str:

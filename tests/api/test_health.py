@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 import httpx2
@@ -10,6 +11,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from app.api import health
 from tests.api.fakes import RecordedHouse
 from tests.api.serving import serving
 from tests.fakes import Hold, settle
@@ -161,3 +163,27 @@ async def test_B69_the_content_type_of_a_scrape_matches_its_body(
     assert response.text.endswith("# EOF\n") is openmetrics
     parse = parse_openmetrics if openmetrics else parse_text
     assert any(family.name.startswith("copath_http_requests") for family in parse(response.text))
+
+
+async def test_a_scrape_lets_others_have_their_turns(
+    client: httpx2.AsyncClient, house: RecordedHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def turns_during_a_scrape() -> int:
+        turns = 0
+
+        async def take_turns() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async with asyncio.TaskGroup() as group:
+            others = group.create_task(take_turns())
+            assert (await client.get("/metrics")).status_code == 200
+            others.cancel()
+        return turns
+
+    monkeypatch.setattr(health, "_TURN_S", math.inf)
+    at_once = await turns_during_a_scrape()
+    monkeypatch.setattr(health, "_TURN_S", 0)
+    assert await turns_during_a_scrape() >= at_once + len(list(house.metrics.registry.collect()))
