@@ -180,7 +180,7 @@ class Filling:
         for name, verdict in (("transactions", block.transactions_verdict), ("receipts", block.receipts_verdict)):
             if verdict is Verdict.UNMET:
                 self._metrics.root_mismatch_total.labels(self._rules.name, bodies.upstream, name).inc()
-        _require_whole(block)
+        require_whole(block)
         return block
 
     def _land(self, block: ProvableBlock, ref: BlockRef, was_final: bool) -> None:
@@ -192,7 +192,7 @@ class Filling:
             self._unsettled[block.block_hash] = block
 
 
-def _require_whole(block: ProvableBlock) -> None:
+def require_whole(block: ProvableBlock) -> None:
     """Raises `Doubtful` for a block of which another node may have more: a trie that met no root, or that could not be built.
 
     What the header itself rules out, or no codec here can read, no node has better.

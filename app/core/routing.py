@@ -36,10 +36,25 @@ LATENCY_WEIGHT = 0.2
 
 
 class Work(StrEnum):
-    """What is asked for: a node may be good at one and not at the other."""
+    """What is asked for: a word about the chain, or a whole block with its receipts."""
 
     LIGHT = "light"
     BODIES = "bodies"
+
+
+class Part(StrEnum):
+    """The calls that work is made of: a node may be good at one and not at another, and has a breaker for each."""
+
+    LIGHT = "light"
+    BLOCK = "block"
+    RECEIPTS = "receipts"
+
+
+NEEDED: Mapping[Work, tuple[Part, ...]] = {
+    Work.LIGHT: (Part.LIGHT,),
+    # A node that cannot even say its head is not asked for blocks.
+    Work.BODIES: (Part.LIGHT, Part.BLOCK, Part.RECEIPTS),
+}
 
 
 class RouteKind(StrEnum):
@@ -98,8 +113,8 @@ class NodeState:
     pruned_below: int = 0
     """It said that it no longer keeps blocks below."""
     distrusted_until: float | None = None
-    breakers: Mapping[Work, Breaker] = field(default_factory=lambda: {work: Breaker() for work in Work})
-    latency_s: dict[Work, float] = field(default_factory=dict)
+    breakers: Mapping[Part, Breaker] = field(default_factory=lambda: {part: Breaker() for part in Part})
+    latency_s: dict[Part, float] = field(default_factory=dict)
     pace: Pace = field(default_factory=Pace)
 
     # --- what happened ----------------------------------------------------------------------------------------------
@@ -118,29 +133,29 @@ class NodeState:
         if timestamp is not None:
             self.pace.note(height, timestamp)
 
-    def note_answer(self, work: Work, now: float, seconds: float) -> None:
+    def note_answer(self, part: Part, now: float, seconds: float) -> None:
         """It answered a call that took so long."""
-        known = self.latency_s.get(work)
-        self.latency_s[work] = seconds if known is None else known + LATENCY_WEIGHT * (seconds - known)
-        for each in {Work.LIGHT, work}:  # whoever sends a block is alive
+        known = self.latency_s.get(part)
+        self.latency_s[part] = seconds if known is None else known + LATENCY_WEIGHT * (seconds - known)
+        for each in {Part.LIGHT, part}:  # whoever sends a block is alive
             self.breakers[each].succeed(now - seconds)
 
-    def note_failure(self, work: Work, now: float) -> None:
+    def note_failure(self, part: Part, now: float) -> None:
         """A call failed, and it is to blame."""
-        self.breakers[work].fail(now)
+        self.breakers[part].fail(now)
 
     def note_pruned(self, height: int) -> None:
         """It no longer keeps the block at `height`."""
         self.pruned_below = max(self.pruned_below, height + 1)
 
-    def distrust(self, work: Work, now: float) -> None:
+    def distrust(self, part: Part, now: float) -> None:
         """Its data failed a check that another node's passed."""
         self.distrusted_until = now + DISTRUST_S
-        self.note_failure(work, now)
+        self.note_failure(part, now)
 
-    def begin(self, work: Work, now: float) -> None:
-        """It is about to be asked."""
-        for each in {Work.LIGHT, work}:
+    def begin(self, part: Part, now: float) -> None:
+        """A call is about to be made."""
+        for each in {Part.LIGHT, part}:
             self.breakers[each].begin(now)
 
     # --- what that means --------------------------------------------------------------------------------------------
@@ -151,16 +166,16 @@ class NodeState:
         return max(0.0, max(until) - now)
 
     def admits(self, work: Work, now: float) -> bool:
-        """Whether its breakers let this work through. A node that cannot even say its head is not asked for blocks."""
-        return all(self.breakers[each].admits(now) for each in {Work.LIGHT, work})
+        """Whether its breakers let this work through."""
+        return all(self.breakers[part].admits(now) for part in NEEDED[work])
 
     def probed(self, work: Work, now: float) -> bool:
         """Whether asking it now would be a probe."""
-        return any(self.breakers[each].state(now) is not BreakerState.CLOSED for each in {Work.LIGHT, work})
+        return any(self.breakers[part].state(now) is not BreakerState.CLOSED for part in NEEDED[work])
 
     def opened_at(self, work: Work) -> float:
         """When its breakers opened; 0 while they are closed."""
-        return max(self.breakers[each].opened_at or 0.0 for each in {Work.LIGHT, work})
+        return max(self.breakers[part].opened_at or 0.0 for part in NEEDED[work])
 
     def breaker_state(self, now: float) -> BreakerState:
         """The worst of its breakers."""

@@ -19,7 +19,7 @@ import msgspec
 from app.core.deadlines import remaining_s, turn_left_s
 from app.core.hexadecimal import parse_quantity
 from app.core.purpose import Errand, Purpose, errand
-from app.core.routing import NodeState, Work
+from app.core.routing import NodeState, Part, Work
 
 from . import jsonrpc
 from .faults import ANSWERED, BLAMED, CallFailed, Fault
@@ -136,14 +136,14 @@ class EvmNode:
 
     async def call(self, method: str, params: Sequence[object] = ()) -> bytes:
         """The JSON text of the call's result, `null` included. Raises `CallFailed`."""
-        work = _work_of(method, params)
-        await self.verify_chain(work)
-        return await self._call(method, params, work)
+        part = _part_of(method, params)
+        await self.verify_chain(part)
+        return await self._call(method, params, part)
 
     async def batch(self, calls: Sequence[jsonrpc.Call]) -> list[bytes | CallFailed]:
         """One outcome per call, in order. Raises `CallFailed` when there was no answer for any of them."""
-        work = _work_of(*calls[0])
-        await self.verify_chain(work)
+        part = _part_of(*calls[0])
+        await self.verify_chain(part)
         first_id = next(self._ids)
         for _ in calls[1:]:
             next(self._ids)
@@ -152,19 +152,19 @@ class EvmNode:
             return jsonrpc.decode_batch(body, first_id, len(calls))
 
         content = jsonrpc.encode_batch(first_id, calls)
-        outcomes = await self._exchange([method for method, _ in calls], work, content, decode, lambda _: "ok")
+        outcomes = await self._exchange([method for method, _ in calls], part, content, decode, lambda _: "ok")
         limits = [
             outcome for outcome in outcomes if isinstance(outcome, CallFailed) and outcome.fault is Fault.RATE_LIMITED
         ]
         if limits:
             # One limit, however many calls of the batch met it.
-            self._note_failure(calls[0][0], work, limits[0])
+            self._note_failure(calls[0][0], part, limits[0])
             for limit in limits:
                 limit.retry_after_s = limits[0].retry_after_s
         return outcomes
 
-    async def verify_chain(self, work: Work = Work.LIGHT) -> int:
-        """The chain id of the node, asked for only when it is due, on the way to some `work`. Raises `CallFailed`.
+    async def verify_chain(self, part: Part = Part.LIGHT) -> int:
+        """The chain id of the node, asked for only when it is due, on the way to a call for `part`. Raises `CallFailed`.
 
         Callers that need it at the same time share one call, which belongs to the node: none of them can cancel it, and none
         waits for it beyond its own turn.
@@ -191,14 +191,14 @@ class EvmNode:
                 raise CallFailed(Fault.DEADLINE, "the deadline passed before the node named its chain") from None
             if self.purse.waiting:
                 raise CallFailed(Fault.TURN_OVER, "its turn was over before the chain id could be asked for") from None
-            self.state.note_failure(work, self._clock())
+            self.state.note_failure(part, self._clock())
             raise CallFailed(Fault.ATTEMPT_TIMEOUT, "the node did not name its chain in time") from None
         except CallFailed as failure:
             raise failure.again() from None
 
     async def _verify(self) -> int:
         errand.set(Errand(Purpose.PROBE))  # of this task alone
-        raw = await self._call("eth_chainId", (), Work.LIGHT)
+        raw = await self._call("eth_chainId", (), Part.LIGHT)
         try:
             found = parse_quantity(msgspec.json.decode(raw, type=str | int))
         except (msgspec.MsgspecError, ValueError):
@@ -212,7 +212,7 @@ class EvmNode:
             raise failure
         return found
 
-    async def _call(self, method: str, params: Sequence[object], work: Work) -> bytes:
+    async def _call(self, method: str, params: Sequence[object], part: Part) -> bytes:
         call_id = next(self._ids)
 
         def decode(body: bytes) -> bytes:
@@ -221,12 +221,12 @@ class EvmNode:
         def result_of(answer: bytes) -> str:
             return "not_found" if answer == NULL else "ok"
 
-        return await self._exchange([method], work, jsonrpc.encode_request(call_id, method, params), decode, result_of)
+        return await self._exchange([method], part, jsonrpc.encode_request(call_id, method, params), decode, result_of)
 
     async def _exchange(
         self,
         methods: Sequence[str],
-        work: Work,
+        part: Part,
         content: bytes,
         decode: Callable[[bytes], T],
         result_of: Callable[[T], str],
@@ -238,7 +238,7 @@ class EvmNode:
         self._require_willing()  # another call may have met a limit meanwhile
         self.purse.charge(cost)
         started = self._clock()
-        self.state.begin(work, started)
+        self.state.begin(part, started)
         seconds: float | None = None
         result = "cancelled"
         try:
@@ -247,12 +247,12 @@ class EvmNode:
             # Outside the attempt's time: bytes in hand are not thrown away.
             answer = await decoded(decode, reply.body)
             result = result_of(answer)
-            self._note_answer(work, seconds)
+            self._note_answer(part, seconds)
         except CallFailed as failure:
             result = failure.result
-            self._note_failure(method, work, failure)
+            self._note_failure(method, part, failure)
             if failure.fault in ANSWERED - BLAMED and seconds is not None:
-                self.state.note_answer(work, self._clock(), seconds)
+                self.state.note_answer(part, self._clock(), seconds)
             raise
         else:
             return answer
@@ -271,20 +271,20 @@ class EvmNode:
         if until is not None:
             self.standing.cooling_until = max(until, self.standing.cooling_until or until)
 
-    def _note_answer(self, work: Work, seconds: float) -> None:
+    def _note_answer(self, part: Part, seconds: float) -> None:
         was_up = self.standing.up
         self.standing.note_answer()
-        self.state.note_answer(work, self._clock(), seconds)
+        self.state.note_answer(part, self._clock(), seconds)
         self._report_state(was_up)
 
-    def _note_failure(self, method: str, work: Work, failure: CallFailed) -> None:
+    def _note_failure(self, method: str, part: Part, failure: CallFailed) -> None:
         failure.excerpt = self._poster.scrub(failure.excerpt)
         was_up = self.standing.up
         self.standing.note_failure(failure, self._clock())
         if failure.fault is Fault.RATE_LIMITED and self.standing.cooling_until is not None:
             self.purse.account.cool(self.standing.cooling_until)
         if failure.fault in BLAMED:
-            self.state.note_failure(work, self._clock())
+            self.state.note_failure(part, self._clock())
         self._report_state(was_up)
         if failure.fault is Fault.DENIED:
             logger.error("upstream %s refuses us: %s", self.name, failure.message)
@@ -297,9 +297,10 @@ class EvmNode:
             self.observer.on_state(self.standing.up)
 
 
-def _work_of(method: str, params: Sequence[object]) -> Work:
-    whole = method in ("eth_getBlockReceipts", "eth_getTransactionReceipt") or params[1:] == [True]
-    return Work.BODIES if whole else Work.LIGHT
+def _part_of(method: str, params: Sequence[object]) -> Part:
+    if method in ("eth_getBlockReceipts", "eth_getTransactionReceipt"):
+        return Part.RECEIPTS
+    return Part.BLOCK if params[1:] == [True] else Part.LIGHT
 
 
 def _retrieve(task: asyncio.Task[int]) -> None:

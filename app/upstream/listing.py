@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.core.routing import Work
+from app.core.routing import Part
 
 from .evm import EvmNode
 
@@ -10,7 +10,7 @@ from .evm import EvmNode
 def listing_of(node: EvmNode, now: float, frontier: int | None) -> dict[str, object]:
     """How the node stands, how far it is behind `frontier`, what it takes, and what was learned about it."""
     state, capabilities = node.observed(now), node.capabilities
-    latency_s = state.latency_s.get(Work.BODIES, state.latency_s.get(Work.LIGHT))
+    latency_s = state.latency_s.get(Part.BLOCK, state.latency_s.get(Part.LIGHT))
     cooling_s = max(0.0, (state.cooling_until or 0.0) - now)
     return {
         "name": node.name,

@@ -26,7 +26,7 @@ from app.core.errors import (
     UpstreamBudgetExhausted,
 )
 from app.core.journey import Journey, Outcome, Turn
-from app.core.routing import RouteKind, RoutingRules, Work, frontier
+from app.core.routing import Part, RouteKind, RoutingRules, Work, frontier
 
 from .evm import EvmNode
 from .faults import HARD, CallFailed, Fault
@@ -181,7 +181,8 @@ class Trip:
         for index, setback in self._setbacks.items():
             wrong = isinstance(setback, ContentInvalid) or (isinstance(setback, Doubtful) and setback.wrong)
             if wrong and index != good:
-                self._states[index].distrust(self._work, self._crew.patience.now())
+                part = Part.BLOCK if self._work is Work.BODIES else Part.LIGHT
+                self._states[index].distrust(part, self._crew.patience.now())
                 logger.warning("upstream %s gave data that another corrected: %s", self._states[index].name, setback)
 
     # --- the last word ----------------------------------------------------------------------------------------------

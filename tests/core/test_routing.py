@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from app.core.journey import Journey, Outcome, Turn
-from app.core.routing import NEAR_BLOCKS, NodeState, Route, RouteKind, RoutingRules, Work, frontier, plan
+from app.core.routing import NEAR_BLOCKS, NodeState, Part, Route, RouteKind, RoutingRules, Work, frontier, plan
 
 RULES = RoutingRules()
 NOW = 1000.0
@@ -40,10 +40,10 @@ def planned(
     return plan(nodes, height, work, RULES, now, ends_at)
 
 
-def broken(state: NodeState, work: Work = Work.BODIES, now: float = NOW) -> NodeState:
+def broken(state: NodeState, part: Part = Part.BLOCK, now: float = NOW) -> NodeState:
     """Its breaker opens."""
     for _ in range(5):
-        state.note_failure(work, now)
+        state.note_failure(part, now)
     return state
 
 
@@ -112,7 +112,7 @@ def test_a_node_that_has_pruned_the_height_is_asked_last() -> None:
 
 def test_D2_a_node_that_gave_bad_data_is_asked_last_for_a_while() -> None:
     nodes = pair()
-    nodes[0].distrust(Work.BODIES, NOW)
+    nodes[0].distrust(Part.BLOCK, NOW)
     assert planned(nodes).order == (1, 0)
     assert planned(nodes, now=NOW + 60).order == (0, 1)
 
@@ -147,16 +147,16 @@ def test_U14_all_cooling_means_that_nobody_is_really_asked() -> None:
 
 def test_an_open_breaker_keeps_a_node_out_for_that_work_alone() -> None:
     nodes = pair()
-    broken(nodes[0], Work.BODIES)
+    broken(nodes[0], Part.RECEIPTS)
     assert planned(nodes, work=Work.BODIES).order == (1,)
     assert planned(nodes, work=Work.LIGHT).order == (0, 1)
-    broken(nodes[0], Work.LIGHT)
+    broken(nodes[0], Part.LIGHT)
     assert planned(nodes, work=Work.LIGHT).order == (1,)
 
 
 def test_a_node_that_cannot_say_its_head_is_not_asked_for_blocks() -> None:
     nodes = pair()
-    broken(nodes[0], Work.LIGHT)
+    broken(nodes[0], Part.LIGHT)
     assert planned(nodes, work=Work.BODIES).order == (1,)
 
 
@@ -164,7 +164,7 @@ def test_a_node_whose_probe_is_due_is_back_in_its_place() -> None:
     nodes = pair()
     broken(nodes[0])
     assert planned(nodes, now=NOW + 5).order == (0, 1)
-    nodes[0].begin(Work.BODIES, NOW + 5)
+    nodes[0].begin(Part.BLOCK, NOW + 5)
     assert planned(nodes, now=NOW + 5).order == (1,)
 
 
@@ -326,7 +326,7 @@ def test_a_primary_in_trouble_has_no_grace(trouble: str) -> None:
     if trouble == "open":
         broken(nodes[0])
     elif trouble == "distrusted":
-        nodes[0].distrust(Work.BODIES, NOW)
+        nodes[0].distrust(Part.BLOCK, NOW)
     elif trouble == "unverified":
         nodes[0].verified = False
     else:
@@ -450,7 +450,7 @@ def test_a_node_in_trouble_is_no_backup(trouble: str) -> None:
     elif trouble == "pruned":
         nodes[1].note_pruned(HEAD)
     elif trouble == "distrusted":
-        nodes[1].distrust(Work.BODIES, NOW)
+        nodes[1].distrust(Part.BLOCK, NOW)
     else:
         nodes[1].verified = False
     journey = Journey(nodes, HEAD, Work.BODIES, RULES, NOW)
@@ -474,15 +474,15 @@ class Walks(RuleBasedStateMachine):
         self.now += seconds
         self.nodes[at % len(self.nodes)].note_head(head, self.now, 12 * head)
 
-    @rule(at=st.integers(0, 3), work=st.sampled_from(Work), times=st.integers(1, 6))
-    def fails(self, at: int, work: Work, times: int) -> None:
+    @rule(at=st.integers(0, 3), part=st.sampled_from(Part), times=st.integers(1, 6))
+    def fails(self, at: int, part: Part, times: int) -> None:
         for _ in range(times):
-            self.nodes[at % len(self.nodes)].note_failure(work, self.now)
+            self.nodes[at % len(self.nodes)].note_failure(part, self.now)
 
-    @rule(at=st.integers(0, 3), work=st.sampled_from(Work))
-    def answers(self, at: int, work: Work) -> None:
-        self.nodes[at % len(self.nodes)].begin(work, self.now)
-        self.nodes[at % len(self.nodes)].note_answer(work, self.now, 0.01)
+    @rule(at=st.integers(0, 3), part=st.sampled_from(Part))
+    def answers(self, at: int, part: Part) -> None:
+        self.nodes[at % len(self.nodes)].begin(part, self.now)
+        self.nodes[at % len(self.nodes)].note_answer(part, self.now, 0.01)
 
     @rule(
         at=st.integers(0, 3), what=st.sampled_from(["cooling", "barred", "astray", "verified", "pruned", "distrusted"])
@@ -496,7 +496,7 @@ class Walks(RuleBasedStateMachine):
         elif what == "pruned":
             state.note_pruned(100)
         elif what == "distrusted":
-            state.distrust(Work.BODIES, self.now)
+            state.distrust(Part.BLOCK, self.now)
         else:
             setattr(state, what, not getattr(state, what))
 
