@@ -1,4 +1,4 @@
-"""The front door: `copath serve`, `copath prove`, `copath verify`, `copath backfill`."""
+"""The front door: `copath serve`, `copath check`, `copath prove`, `copath verify`, `copath backfill`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ import typer
 from app import __version__, checker
 from app.api.visit import REQUEST_ID
 from app.backfilling import RangeRefused, chain_named, fill_range
+from app.checking import UnknownName
+from app.checking import check as check_chains
 from app.core.hexadecimal import parse_hash, to_hex
 from app.house import CannotStart, demo_chains, prepare_logging
 from app.serving import ask_once
@@ -83,6 +85,25 @@ def serve(
     except CannotStart as error:
         _stop(f"copath: {error}", EXIT_REFUSED)
     raise typer.Exit(code)
+
+
+@program.command()
+def check(
+    config: Annotated[Path | None, typer.Argument(help="YAML file. Without one: the demo.")] = None,
+    blocks: Annotated[int, typer.Option(min=1, help="How many recent final blocks of each upstream to rebuild.")] = 20,
+    chain: Annotated[str | None, typer.Option(help="Only the chain of this key or name.")] = None,
+) -> None:
+    """Ask every upstream and rebuild blocks of it. Exit code 0: every chain can be trusted."""
+    loaded, _ = _load(config, {"logging.level": "error"})
+    prepare_logging(loaded, REQUEST_ID)
+    try:
+        trusted = asyncio.run(check_chains(loaded.settings, chain, blocks))
+    except UnknownName as error:
+        _stop(f"--chain: {error}", EXIT_CONFIGURATION)
+    except CannotStart as error:
+        _stop(f"copath: {error}", EXIT_REFUSED)
+    if not trusted:
+        raise typer.Exit(EXIT_REFUSED)
 
 
 @program.command()

@@ -39,14 +39,26 @@ from app.settings import (
 )
 from app.store.memory import MemoryLedger
 from app.upstream.counting import Counting
-from app.upstream.demo import demo_chains, demo_examples, demo_transport
+from app.upstream.demo import demo_chains, demo_examples, demo_heights, demo_transport
 from app.upstream.evm import EvmNode
 from app.upstream.failover import Failover
 from app.upstream.figures import UpstreamFigures
 from app.upstream.posting import NodeLimits
 from app.upstream.purse import Accounts, Purse
 
-__all__ = ["CannotStart", "House", "demo_chains", "demo_examples", "open_house", "prepare_logging", "watch_loop"]
+__all__ = [
+    "Builder",
+    "CannotStart",
+    "House",
+    "Upstream",
+    "demo_chains",
+    "demo_examples",
+    "heights_kept",
+    "open_house",
+    "open_upstreams",
+    "prepare_logging",
+    "watch_loop",
+]
 
 log = logging.getLogger(__name__)
 
@@ -207,6 +219,12 @@ async def open_upstreams(settings: Settings) -> AsyncIterator[tuple[Builder, dic
             for node in chain.upstream_list
         }
         yield builder, alone
+
+
+def heights_kept(node: UpstreamSettings) -> tuple[int, ...] | None:
+    """The heights that a chain shipped with the program has, lowest first; None for a real node."""
+    url = str(node.url)
+    return demo_heights(url.removeprefix("demo:").strip("/")) if url.startswith("demo:") else None
 
 
 def _build_door(settings: Settings, chains: Sequence[Chain]) -> Door:

@@ -32,6 +32,7 @@ EVERY_ROOM = frozenset(
         "asgi",
         "serving",
         "backfilling",
+        "checking",
         "cli",
     }
 )
@@ -48,11 +49,14 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "settings": frozenset(),
     "metrics": frozenset(),
     "log": frozenset(),
-    "house": EVERY_ROOM - {"api", "asgi", "serving", "backfilling", "cli"} | {VERSION},
+    "house": EVERY_ROOM - {"api", "asgi", "serving", "backfilling", "checking", "cli"} | {VERSION},
     "asgi": frozenset({"api", "house", "settings", "core", "checker", VERSION}),
     "serving": frozenset({"api", "house", "settings", "core", "checker", "asgi", VERSION}),
     "backfilling": frozenset({"house", "settings", "core"}),
-    "cli": frozenset({"api", "house", "settings", "core", "checker", "asgi", "serving", "backfilling", VERSION}),
+    "checking": frozenset({"house", "settings", "core"}),
+    "cli": frozenset(
+        {"api", "house", "settings", "core", "checker", "asgi", "serving", "backfilling", "checking", VERSION}
+    ),
     VERSION: frozenset(),
 }
 
@@ -71,6 +75,7 @@ LIBRARIES: Mapping[str, frozenset[str]] = {
     "asgi": frozenset({"fastapi", "starlette", "uvicorn", "typer", "rich"}),
     "serving": frozenset({"starlette", "uvicorn"}),
     "backfilling": frozenset({"rich"}),
+    "checking": frozenset({"rich"}),
     "cli": frozenset({"uvicorn", "typer", "rich"}),
     VERSION: frozenset(),
 }
