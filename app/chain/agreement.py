@@ -17,26 +17,29 @@ from .ports import Upstream
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """`height` is final on the word of `sources` nodes; None: nothing new is. `dissenters` have other blocks."""
+    """`height` is final on the word of `sources` nodes; None: nothing new is. `disputed`: these nodes have different blocks
+    somewhere up to the highest claim. `outvoted`: those of them that have another block than the majority."""
 
     height: int | None
     sources: int
-    dissenters: frozenset[str] = frozenset()
+    disputed: frozenset[str] = frozenset()
+    outvoted: frozenset[str] = frozenset()
 
 
 async def on_claims(upstream: Upstream, claims: Mapping[str, BlockName], voters: Collection[str]) -> Agreed:
     """What follows from the finalized blocks that nodes claim, by their names. `voters` may contradict without a claim.
 
-    The lowest of the claims that agree counts. Raises nothing: who cannot be asked has no say.
+    The lowest of the claims that are not outvoted counts. Raises nothing: who cannot be asked contradicts nobody.
     """
-    dissenters: frozenset[str] = frozenset()
+    disputed: frozenset[str] = frozenset()
     for claimant, top in sorted(claims.items(), key=lambda claim: claim[1].height, reverse=True):
         with_it, against_it = await _sides(upstream, claimant, top, claims, voters)
-        dissenters |= against_it
+        if against_it:
+            disputed |= with_it | against_it
         if len(with_it) > len(against_it):
-            agreeing = [claims[name].height for name in with_it if name in claims]
-            return Agreed(min(agreeing), len(agreeing), against_it)
-    return Agreed(None, 0, dissenters)
+            lowest = min(block.height for name, block in claims.items() if name not in against_it)
+            return Agreed(lowest, len(with_it & claims.keys()), disputed, against_it)
+    return Agreed(None, 0, disputed)
 
 
 async def on_height(upstream: Upstream, height: int, voters: Collection[str]) -> Agreed:
@@ -47,9 +50,11 @@ async def on_height(upstream: Upstream, height: int, voters: Collection[str]) ->
             hashes.setdefault(sighting.block.block_hash, set()).add(sighting.upstream)
     if not hashes:
         return Agreed(None, 0)
-    most = max(hashes.values(), key=len)
-    others = frozenset().union(*hashes.values()) - most
-    return Agreed(height if len(most) > len(others) else None, len(most), others)
+    most, everybody = max(hashes.values(), key=len), frozenset().union(*hashes.values())
+    disputed = everybody if len(hashes) > 1 else frozenset()
+    if 2 * len(most) > len(everybody):
+        return Agreed(height, len(most), disputed, everybody - most)
+    return Agreed(None, 0, disputed)
 
 
 async def _sides(

@@ -62,8 +62,8 @@ class HeadTracker:
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`on_reorg` hears from which height on blocks were replaced: at once when one is seen, and again when it is found to
-        reach deeper; `on_traced` of the whole of it, once. `on_dispute`: these nodes came to contradict the others about what
-        is final."""
+        reach deeper; `on_traced` of the whole of it, once. `on_dispute`: these nodes came to contradict each other about
+        what is final."""
         self._upstream = upstream
         self._rule = rule
         self._clock = clock
@@ -78,7 +78,7 @@ class HeadTracker:
         self._steady = Steadiness()
         self._pace = Pace()
         self._moves: dict[str, tuple[int, float]] = {}
-        self._dissenters: frozenset[str] = frozenset()
+        self._disputed: frozenset[str] = frozenset()
         self._polls = 0
         self._refreshing: asyncio.Task[None] | None = None
         self.heads = Heads()
@@ -113,7 +113,7 @@ class HeadTracker:
         if self.observed_at is None:
             return ("no head seen yet",)
         found = ["head is stale"] if self.stale else ["head has stopped moving"] if self.frozen else []
-        if self._dissenters:
+        if self._disputed:
             found.append("upstreams contradict each other about what is final")
         return tuple(found)
 
@@ -190,7 +190,7 @@ class HeadTracker:
             safe, levels.failed = await self._claims("safe")
             finalized, failed = await self._claims("finalized")
             levels.failed = levels.failed or failed
-            if len(voters) > 1:
+            if voters:
                 safe = {name: block for name, block in safe.items() if name in voters}
                 finalized = {name: block for name, block in finalized.items() if name in voters}
             levels.safe = min((block.height for block in safe.values()), default=None)
@@ -228,11 +228,12 @@ class HeadTracker:
         levels.sources = 0 if agreed.height is None else agreed.sources
         if alone is not None:
             levels.finalized = agreed.height
-        if agreed.dissenters != self._dissenters:
-            self._dissenters = agreed.dissenters
-            self._upstream.set_aside(agreed.dissenters if agreed.height is not None else ())
-            if agreed.dissenters:
-                self._on_dispute(agreed.dissenters)
+        if agreed.height is not None:  # without a majority nobody comes back either
+            self._upstream.set_aside(agreed.outvoted)
+        if agreed.disputed != self._disputed:
+            self._disputed = agreed.disputed
+            if agreed.disputed:
+                self._on_dispute(agreed.disputed)
 
     # --- what is made of it -----------------------------------------------------------------------------------------
 
@@ -245,7 +246,7 @@ class HeadTracker:
             levels.finalized,
             mode=self._rule.mode,
             depth=self._rule.depth,
-            lowest=choice.lowest if choice is not None and len(choice.voters) > 1 else None,
+            lowest=None if choice is None else choice.lowest,
             sources=levels.sources,
         )
         if choice is not None:

@@ -28,10 +28,10 @@ class News:
                 extra={"chain": self._chain, "height": reorg.began_at, "depth": reorg.depth},
             )
 
-    def on_dispute(self, dissenters: frozenset[str]) -> None:
-        """Upstreams came to contradict each other about what is final."""
+    def on_dispute(self, upstreams: frozenset[str]) -> None:
+        """These upstreams came to contradict each other about what is final."""
         self._metrics.source_disagreement_total.labels(self._chain).inc()
         log.error(
             "upstreams contradict each other about what is final",
-            extra={"chain": self._chain, "against": sorted(dissenters)},
+            extra={"chain": self._chain, "upstreams": sorted(upstreams)},
         )
