@@ -96,6 +96,8 @@ def check(
     """Ask every upstream and rebuild blocks of it. Exit code 0: every chain can be trusted."""
     loaded, _ = _load(config, {"logging.level": "error"})
     prepare_logging(loaded, REQUEST_ID)
+    for text in (*loaded.warnings, *(f"{knob} is not yet in force" for knob in loaded.not_in_force)):
+        typer.echo(f"note: {text}", err=True)
     try:
         trusted = asyncio.run(check_chains(loaded.settings, chain, blocks))
     except UnknownName as error:

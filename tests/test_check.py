@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.chain.recorded_chain import FIRST, LAST, SEPOLIA, branch, sepolia, with_unmet_receipts
-from tests.corpus_files import fixtures, recorded
+from tests.chain.recorded_chain import FIRST, LAST, SEPOLIA, branch, forged, sepolia, with_unmet_receipts
+from tests.corpus_files import recorded
 from tests.scripted_behaviours import Behaviour, changed, error, http
 from tests.scripted_node import ScriptedNode, closed_port
 
@@ -112,6 +112,14 @@ async def test_as_many_blocks_are_rebuilt_as_are_asked_for_with_leaves_where_the
     said = await scene.check("--blocks", "7")
     assert said.code == 0
     assert said.rows["sepolia/a"][-4:] == ["7/7", "7/7", "7/7", "ok"]
+
+
+async def test_what_the_configuration_says_in_vain_is_noted(scene: Scene) -> None:
+    await scene.node()
+    scene.chain["anchors"] = {"source": "static", "path": "anchors.json"}
+    said = await scene.check("--blocks", "1")
+    assert said.code == 0
+    assert said.complaints[0].startswith("note: chains[chain_key 2].anchors.source")
 
 
 async def test_without_the_tag_of_what_is_final_the_blocks_are_counted_down_from_the_head(scene: Scene) -> None:
@@ -223,16 +231,18 @@ async def test_one_bad_block_of_twenty_is_enough(scene: Scene) -> None:
     ]
 
 
-async def test_B11_headers_that_commit_to_no_receipts_are_a_failure(scene: Scene) -> None:
-    entry = fixtures()["zero_receipts_root"]
-    node = ScriptedNode(chain_id=1, key=KEY)
-    node.add(entry["block"], entry["receipts"])
-    await scene._stack.enter_async_context(node)
-    scene.urls.append(node.url)
-    scene.chain["chain_id"] = 1
-    said = await scene.check("--blocks", "1")
+@pytest.mark.parametrize("count", [20, 1])
+async def test_B11_headers_that_commit_to_no_receipts_are_a_failure_be_it_one_of_twenty(
+    scene: Scene, count: int
+) -> None:
+    node = await scene.node()
+    busy = [height for height in range(FIRST, LAST + 1) if sepolia(height)["receipts"]]
+    bare = forged(sepolia(LAST), content=sepolia(busy[0]), receiptsRoot="0x" + "00" * 32)
+    node.add(bare["block"], bare["receipts"])
+    said = await scene.check("--blocks", str(count))
     assert said.code == 1
-    assert said.rows["sepolia/a"][-4:] == ["1/1", "0/1", "-", "receipts: not committed"]
+    assert said.rows["sepolia/a"][-4:] == [f"{count}/{count}", f"{count - 1}/{count}", "-", "receipts: not committed"]
+    assert [line.split(": ")[0] for line in said.complaints] == ["failure"]
 
 
 async def test_nodes_that_disagree_about_what_is_final_are_a_failure(scene: Scene) -> None:
