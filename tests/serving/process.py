@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -142,6 +143,15 @@ class Program:
     async def line(self) -> Line:
         return await Line.open(self.port, self.tls)
 
+    def kill(self) -> None:
+        """Nothing of it lives on, whatever became of the test."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for left in self.family():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(left, signal.SIGKILL)
+
     async def ended(self) -> int:
         """The exit code, once there is one: negative for a signal that killed it."""
         await until(lambda: self.process.poll() is not None, f"the process ends\n{self.said}")
@@ -240,11 +250,7 @@ async def running(
         program.port = int(listening["url"].rpartition(":")[2])
         yield program
     finally:
-        if program.process.poll() is None:
-            program.process.kill()
-        program.process.wait()
-        for left in program.family():
-            os.kill(left, signal.SIGKILL)
+        program.kill()
 
 
 @asynccontextmanager

@@ -80,7 +80,7 @@ async def test_Q2_probes_say_no_at_once_while_proofs_are_served(node: ScriptedNo
         await until(lambda: program.event("shutdown_started"), "the signal was seen")
         for _ in range(2):
             ready, health, alive = [await program.get(path) for path in ("/readyz", "/health", "/livez")]
-            assert (ready.status, ready.json["reasons"]) == (503, ["draining"])
+            assert (ready.status, ready.json["reasons"][0]) == (503, "draining")  # a busy machine may add that it lags
             assert (health.status, health.json) == (503, {"status": "unhealthy", "reason": "draining"})
             assert alive.status == 200
             await asyncio.sleep(0.3)  # as a probe would
@@ -146,8 +146,11 @@ async def test_a_signal_while_it_starts_ends_it_as_soon_as_it_can(tmp_path: Path
     program = start(tmp_path, configuration("http://127.0.0.1:1", **LONG_LAME_DUCK))
     await until(lambda: program.handles(signal.SIGTERM), "it handles signals")
     program.signal(signal.SIGTERM)
-    assert await program.ended() == 0
-    await program.leaves_nobody_behind()
+    try:
+        assert await program.ended() == 0
+        await program.leaves_nobody_behind()
+    finally:
+        program.kill()
 
 
 async def test_a_drain_that_runs_out_cuts_what_is_left_and_says_so(node: ScriptedNode, tmp_path: Path) -> None:

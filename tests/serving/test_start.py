@@ -18,7 +18,10 @@ URL = f"http://user:{CANARY}@127.0.0.1:1/{CANARY}?k={CANARY}"
 async def refusal(folder: Path, config: dict[str, Any], code: int, **more: Any) -> str:
     """The one line of a start that fails with `code`."""
     program: Program = start(folder, config, **more)
-    assert await program.ended() == code, program.said
+    try:
+        assert await program.ended() == code, program.said
+    finally:
+        program.kill()
     assert program.out.read_text() == ""
     assert CANARY not in program.said
     assert "Traceback" not in program.said
