@@ -27,6 +27,8 @@ _HANDSHAKE_S = 10.0
 _TLS_GOODBYE_S = 2.0  # how long a connection that we close may take to say goodbye
 _ACCEPT_BACKLOG = 2048
 _CUT_S = 1.0
+KEEP_ALIVE_S = 75
+
 TURN_S = 0.02
 
 
@@ -63,7 +65,17 @@ class Listener:
         self._host, self._port = settings.bind_host, settings.bind_port
         self._tls = tls_context(settings.tls)
         self._config = uvicorn.Config(
-            app, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none"
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            ws="none",
+            # Longer than proxies keep an idle connection (60 s as a rule): whoever closes first must not be us, or the proxy's
+            # next request meets a closed socket.
+            timeout_keep_alive=KEEP_ALIVE_S,
+            # Whose X-Forwarded-For is believed is a setting, not a default of the server.
+            proxy_headers=False,
         )
         self._config.load()
         self._connected = ServerState()
