@@ -52,6 +52,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # it would look for its set-up on every request
         lifespan=lifespan,
         middleware=[
             Middleware(Guard),

@@ -15,6 +15,7 @@ import json
 import sys
 
 import msgspec
+import uvloop
 
 from app.core.keccak import keccak
 from tests import corpus_files
@@ -130,7 +131,8 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=1)
     parser.add_argument("--latency-ms", type=float, default=0.0)
     chosen = parser.parse_args()
-    asyncio.run(serve(chosen.name, chosen.blocks, chosen.latency_ms / 1000))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(chosen.name, chosen.blocks, chosen.latency_ms / 1000))
 
 
 if __name__ == "__main__":

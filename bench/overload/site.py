@@ -17,7 +17,7 @@ from tests.acceptance.server import Copath, chain, running_copath
 
 from .load import Tally
 
-NAME, NEWEST, TRANSACTIONS = "mainnet_19426587", 19426587, 37
+NAME, NEWEST, TRANSACTIONS = "mainnet_14764013", 14764013, 19
 BLOCKS = 1024
 LATENCY_MS = 50
 COLD = ("--heights", str(NEWEST - BLOCKS + 1), str(NEWEST + 1), "--items", str(TRANSACTIONS))
