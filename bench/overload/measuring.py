@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
+from bench.neighbours import undisturbed
 from bench.running import prober
 from bench.timing import percentile
 
@@ -57,8 +58,8 @@ class Curve:
     levels: list[Level]
     scrape_worst_s: float
     """The slowest of some scrapes of /metrics while ten times of capacity was offered."""
-    load_average: float
-    """Of the machine, before: 0 when nothing else ran on it."""
+    others: float
+    """Which share of the processors others used meanwhile: the median over the runs."""
 
     @property
     def capacity_per_s(self) -> float:
@@ -72,20 +73,30 @@ class Curve:
 
 
 def measure() -> Curve:
-    """Takes some minutes."""
-    load_average = os.getloadavg()[0]
+    """Takes some minutes, the more the more others do meanwhile."""
     with serving(cache_bytes=1) as site:
         asked = (*receipts_of(1), *COLD)
         site.run_load(3.0, "--clients=16", *asked)  # connections, processes and code are warm from here on
-        waited = [(clients, _closed(site, clients, asked)) for _ in range(ROUNDS) for clients in CLIENTS]
-        closed = [_point(clients, [tally for n, tally in waited if n == clients]) for clients in CLIENTS]
+        waited = {clients: list[Tally]() for clients in CLIENTS}
+        others = []
+        for _ in range(ROUNDS):
+            for clients in CLIENTS:
+                tally, share = undisturbed(partial(_closed, site, clients, asked))
+                waited[clients].append(tally)
+                others.append(share)
+        closed = [_point(clients, tallies) for clients, tallies in waited.items()]
         capacity = max(point.per_s for point in closed)
-        runs = [(times, _open(site, times * capacity, asked)) for _ in range(ROUNDS) for times in TIMES]
-        levels = [_level(times, times * capacity, [run for n, run in runs if n == times]) for times in TIMES]
+        runs = {times: list[_Run]() for times in TIMES}
+        for _ in range(ROUNDS):
+            for times in TIMES:
+                run, share = undisturbed(partial(_open, site, times * capacity, asked))
+                runs[times].append(run)
+                others.append(share)
+        levels = [_level(times, times * capacity, of_level) for times, of_level in runs.items()]
         with prober(f"{site.copath.url}/metrics", OPEN_S, every_s=0.25) as probe:
             site.run_load(OPEN_S, f"--rate={TIMES[-1] * capacity}", *asked)
             scrapes = latencies_of(probe)
-    return Curve(closed, levels, max(scrapes), load_average)
+    return Curve(closed, levels, max(scrapes), median(others))
 
 
 @dataclass(frozen=True, slots=True)

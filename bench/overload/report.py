@@ -18,15 +18,13 @@ from .site import LATENCY_MS, TRANSACTIONS
 HERE = Path(__file__).parent
 GOODPUT_SHARE, TIMES_UNLOADED, REFUSAL_S, PROBE_S = 0.95, 2.0, 0.005, 0.05
 """The goals: of capacity at ten times the load; for admitted requests, of their p99 unloaded; for p99 of refusals and probes."""
-QUIET = 0.5
-"""A load average below this: nothing else ran."""
 
 _PAGE = """\
 # Beyond the knee
 
 Made by `make bench ARGS=overload`. The figures belong to the machine, the shape of the curve does not.
 
-* {machine}; server, builders, node, load and probes share the cores.
+* {machine}. Server, builders, node, load and probes share the cores.
 * A node that takes {latency} ms for each of the two calls of a fill. Blocks of {transactions} transactions; none is at hand.
 * The limits are the defaults: 64 cold requests in flight, 32 for the one chain, of which 16 fill at once.
 * Medians of {rounds} rounds. Latencies are the client's, from the write of a request to the last byte of its answer.
@@ -98,8 +96,8 @@ def write(curve: Curve, hung: Hung) -> None:
 
 def _machine(curve: Curve) -> str:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    shared = "" if curve.load_average < QUIET else ", which others used as well"
-    return f"{cores} cores{shared} (load average before: {curve.load_average:.1f}), Python {platform.python_version()}"
+    shared = f"of which others used {curve.others:.0%} meanwhile"
+    return f"{cores} cores, {shared}; Python {platform.python_version()}"
 
 
 def _knee_table(curve: Curve) -> Iterator[str]:
