@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import re
@@ -92,6 +93,11 @@ class Anvil:
         pairs = [["0x" + raw.hex(), offset] for raw, offset in transactions]
         self.rpc("anvil_reorg", depth, pairs)
 
+    def save(self, path: Path) -> None:
+        """Writes its blocks and state where another node can start from, with `--load-state`."""
+        dumped = bytes.fromhex(self.rpc("anvil_dumpState", True)[2:])
+        path.write_bytes(gzip.decompress(dumped) if dumped[:2] == b"\x1f\x8b" else dumped)
+
     def mine_every_type(self, *, blobs: bool = False) -> int:
         """Mines one block with transactions of types 0 (both signings), 1, 2 and 4, with creates, a revert and logs;
         with `blobs` one of type 3 too. Returns its height."""
@@ -129,9 +135,9 @@ class Anvil:
 
 
 @contextmanager
-def running_anvil(*options: str, hardfork: str = "prague") -> Iterator[Anvil]:
-    """A node for the length of a `with`; it is ended by its process id."""
-    command = [str(_binary()), "--host", "127.0.0.1", "--port", "0", "--no-mining", "--order", "fifo"]
+def running_anvil(*options: str, hardfork: str = "prague", port: int = 0) -> Iterator[Anvil]:
+    """A node for the length of a `with`, on a free port unless one is given; it is ended by its process id."""
+    command = [str(_binary()), "--host", "127.0.0.1", "--port", str(port), "--no-mining", "--order", "fifo"]
     process = subprocess.Popen(
         [*command, "--hardfork", hardfork, *options],
         stdout=subprocess.PIPE,
