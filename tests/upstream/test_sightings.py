@@ -16,7 +16,7 @@ from app.upstream.figures import UpstreamFigures
 from tests.scripted_behaviours import answer, error, http, null
 from tests.scripted_node import ScriptedNode
 from tests.upstream.conftest import handed
-from tests.upstream.crew import BY_NUMBER, Crew, open_crew
+from tests.upstream.crew import BY_NUMBER, HEAD, Crew, open_crew
 from tests.upstream.in_process import NEVER, Timed
 
 Record = dict[str, Any]
@@ -79,6 +79,15 @@ async def test_B25_the_head_of_a_node_is_the_highest_it_named_lately(million: Re
             heads.append(crew.listed(0)["head"])
             assert crew.listed(0)["lag"] in (0, None)
         assert heads == [100, 101, 101, 101, 101, 102]
+
+
+async def test_D5_the_head_is_that_of_a_block_that_was_returned_and_no_bare_counter(million: Record) -> None:
+    async with open_crew(*two(million)) as crew:
+        for node in crew.nodes:
+            node.always(HEAD, answer("0x3b9aca00"))
+        assert seen(await crew.upstream.sightings("latest")) == {"a": 1_000_000, "b": 1_000_000}
+        assert crew.upstream.head == 1_000_000
+        assert crew.hits(HEAD) == [0, 0]
 
 
 async def test_names_are_asked_of_those_who_have_come_so_far(million: Record) -> None:
