@@ -16,7 +16,7 @@ from app.core.errors import ProofError
 from app.core.finality import Finality, Heads, observe
 from app.core.pace import Pace
 from app.core.purpose import Purpose, bare_context, for_purpose
-from app.core.quorum import Choice, Steadiness, choose
+from app.core.quorum import NEAR_BLOCKS, Choice, Steadiness, choose
 
 from .agreement import Agreed, on_claims, on_height
 from .ports import Clock, Upstream
@@ -36,7 +36,8 @@ class FinalityRule:
 
 @dataclass(slots=True)
 class _Levels:
-    """What one round heard of safe and finalized. `sources` 0: the nodes contradict each other. `failed`: why not all of it."""
+    """What one round heard of safe and finalized. `sources` 0: nothing to act on, since the nodes contradict each other or
+    could not be asked. `failed`: why not all of it."""
 
     safe: int | None = None
     finalized: int | None = None
@@ -76,6 +77,7 @@ class HeadTracker:
         self._pause = pause
         self._seen = SeenBlocks()
         self._steady = Steadiness()
+        self._steady_final = Steadiness()
         self._pace = Pace()
         self._moves: dict[str, tuple[int, float]] = {}
         self._disputed: frozenset[str] = frozenset()
@@ -190,6 +192,9 @@ class HeadTracker:
             safe, levels.failed = await self._claims("safe")
             finalized, failed = await self._claims("finalized")
             levels.failed = levels.failed or failed
+            if failed is not None:  # not to know is not to hear that there is no such tag: the levels stay as they were
+                levels.sources = 0
+                return levels
             if voters:
                 safe = {name: block for name, block in safe.items() if name in voters}
                 finalized = {name: block for name, block in finalized.items() if name in voters}
@@ -239,6 +244,8 @@ class HeadTracker:
 
     def _publish(self, choice: Choice | None, levels: _Levels, head: int, replaced_at: int | None = None) -> None:
         known = self.heads
+        if choice is not None:
+            self._doubt(levels, head)
         self.heads = observe(
             known,
             None if choice is None else head,
@@ -257,6 +264,19 @@ class HeadTracker:
                 self._on_reorg(replaced_at)
         if self.heads != known:
             self._on_progress()
+
+    def _doubt(self, levels: _Levels, head: int) -> None:
+        """What one node alone calls final: not above the head, and not further above what was final before than time allows
+        for, unless it says so again. One lie makes nothing final."""
+        if levels.finalized is None or levels.sources != 1 or levels.finalized == self.heads.finalized:
+            return
+        if levels.finalized > head + NEAR_BLOCKS and self.heads.finalized is not None:
+            levels.sources = 0
+            return
+        believed = self._steady_final.observe([levels.finalized], self._clock.now(), reorged=False)
+        if believed < levels.finalized:
+            levels.finalized = believed
+            levels.safe = None if levels.safe is None else min(levels.safe, max(believed, self.heads.safe or 0))
 
     async def _trace(self, replaced_at: int | None, gap: int | None, head_before: int) -> None:
         """Finds where a reorg began, if there was one; one may hide in blocks that were made between two rounds."""

@@ -105,6 +105,8 @@ class NodeReader:
             height = parse_quantity(msgspec.json.decode(raw, type=str | int))
         except (msgspec.MsgspecError, ValueError):
             raise CallFailed(Fault.MALFORMED, "the node sent a block number that is no number") from None
+        if height >> 63:  # no chain comes so far, and no listing or metric could show it
+            raise CallFailed(Fault.MALFORMED, "the node sent a block number of more than 63 bits")
         self.node.state.note_head(height, self.patience.now())
         return self.node.state.head or 0
 

@@ -518,3 +518,40 @@ async def test_closing_ends_a_refresh_under_way() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     await tracked.head.aclose()
+
+
+def tags_each_round(rule: FinalityRule) -> Tracked:
+    tracked = Tracked(rule)
+    tracked.head._tag_every = 1
+    return tracked
+
+
+@pytest.mark.parametrize("lie", [10**9, 10**6])
+async def test_D4_one_lie_about_what_is_final_makes_nothing_final(lie: int) -> None:
+    tracked = tags_each_round(FinalityRule("tag"))
+    await tracked.poll(100, safe=95, finalized=90)
+    tracked.clock.move(2)
+    tracked.upstream.canonical[lie] = name(lie)
+    await tracked.poll(lie, safe=lie, finalized=lie)
+    assert (tracked.head.heads.head, tracked.head.heads.finalized) == (100, 90)
+    tracked.clock.move(2)
+    await tracked.poll(102, safe=96, finalized=91)
+    assert (tracked.head.heads.head, tracked.head.heads.finalized) == (102, 91)
+
+
+async def test_D4_a_finalized_tag_above_the_head_is_not_taken_for_the_head() -> None:
+    tracked = tags_each_round(FinalityRule("tag"))
+    await tracked.poll(100, safe=95, finalized=90)
+    tracked.clock.move(2)
+    tracked.upstream.canonical[10**9] = name(10**9)
+    await tracked.poll(100, safe=10**9, finalized=10**9)
+    assert tracked.head.heads.finalized == 90
+
+
+async def test_B38_not_to_hear_of_the_tag_is_not_to_have_none() -> None:
+    tracked = tags_each_round(FinalityRule("tag", depth=10))
+    tracked.upstream.fail("tagged:finalized", RpcUnavailable("busy"))
+    await tracked.poll(100, safe=95, finalized=90)
+    assert tracked.head.heads.finalized is None
+    await tracked.poll(100, safe=95, finalized=90)
+    assert (tracked.head.heads.finalized, tracked.head.heads.by) == (90, "rpc-tag")
