@@ -3,8 +3,9 @@
 python -m bench.node NAME [--blocks N] [--latency-ms N]        prints its port
 
 The blocks below differ from the recorded one in their number alone, and so in their hash: what it takes to check one of them is
-what it takes to check the recorded one. Two methods are no node's: `bench_hold` [true|false] leaves every call unanswered until
-it is taken back, `bench_latency` [ms] changes the latency.
+what it takes to check the recorded one. NAME is that of a recorded block, or `made-N` for a made one of N transactions. Two
+methods are no node's: `bench_hold` [true|false] leaves every call unanswered until it is taken back, `bench_latency` [ms] changes
+the latency.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import msgspec
 import uvloop
 
 from app.core.keccak import keccak
+from bench.made import made
 from tests import corpus_files
 from tests.acceptance.made_blocks import header_rlp
 
@@ -26,7 +28,8 @@ class Answers:
     """JSON-RPC answers of a chain whose newest block, final already, is the recorded one."""
 
     def __init__(self, name: str, blocks: int = 1) -> None:
-        record = corpus_files.recorded("full", name)
+        kind, _, transactions = name.partition("-")
+        record = made(int(transactions)) if kind == "made" else corpus_files.recorded("full", name)
         block = record["block"]
         self.block = json.dumps(block).encode()
         self.light = json.dumps(block | {"transactions": [entry["hash"] for entry in block["transactions"]]}).encode()
