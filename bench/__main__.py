@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("backfill", "build", "fills", "layers", "serving")
+NAMES = ("backfill", "build", "fills", "large", "layers", "serving")
 LONG = ("overload",)
 
 
@@ -22,7 +22,7 @@ def main(wanted: list[str]) -> int:
         return 2
     for name in wanted or NAMES:
         module = importlib.import_module(f"bench.{name}")
-        sys.stdout.write(f"\n{module.__doc__.strip().splitlines()[0]}\n\n")
+        sys.stdout.write(f"\n{str(module.__doc__).strip().splitlines()[0]}\n\n")
         sys.stdout.flush()
         for line in table(module.run()):
             sys.stdout.write(line + "\n")
