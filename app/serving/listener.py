@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
 from app.house import CannotStart
+from app.serving.connection import Connection
 from app.settings import Settings
 from app.settings.models import TlsSettings
 
@@ -71,6 +72,7 @@ class Listener:
             server_header=False,
             lifespan="off",
             ws="none",
+            http=Connection,
             # Longer than proxies keep an idle connection (60 s as a rule): whoever closes first must not be us, or the proxy's
             # next request meets a closed socket.
             timeout_keep_alive=KEEP_ALIVE_S,

@@ -1,0 +1,148 @@
+"""One client's connection: uvicorn's HTTP protocol, with bounds on what a client may send before anything of ours sees it.
+
+The parser keeps whatever a client sends until a part of it is complete; without bounds one connection could hold any amount of
+memory and, silent, a file descriptor for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import resource
+import time
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+log = logging.getLogger(__name__)
+
+HEAD_MAX_BYTES = 64 * 1024
+"""Request line, headers and trailers of one request."""
+
+MESSAGE_MAX_BYTES = 4 * 1024 * 1024
+"""One request as it comes over the wire: twice the largest body, for those that send it in tiny chunks."""
+
+PIPELINE_MAX = 32
+"""Requests that may wait behind one another on a connection."""
+
+HEAD_WITHIN_S = 20.0
+"""From the first byte of a request to the end of its headers."""
+
+SILENT_FOR_S = 75.0
+"""A connection that never sent a byte; proxies open some in advance."""
+
+SPARE_DESCRIPTORS = 128
+"""Left for upstreams, files and pipes when connections are counted."""
+
+
+def most_connections() -> int:
+    """As many as there are file descriptors for, less some to spare."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1_000_000 if soft == resource.RLIM_INFINITY else max(32, soft - SPARE_DESCRIPTORS)
+
+
+class _TooLargeError(Exception):
+    """Raised out of a parser callback: the rest is not read."""
+
+
+class Connection(HttpToolsProtocol):
+    """As its base; a request beyond the bounds is refused, and the connection closed."""
+
+    limit = most_connections()
+    _refused_at = 0.0
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._head_bytes = 0
+        self._message_bytes = 0
+        self._head_done = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base
+        super().connection_made(transport)
+        if len(self.connections) > self.limit:
+            self._say_full()
+            transport.abort()
+            return
+        self._wait(SILENT_FOR_S)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._message_bytes += len(data)
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        head_is_long = not self._head_done and self._message_bytes > HEAD_MAX_BYTES
+        if head_is_long or self._message_bytes > MESSAGE_MAX_BYTES:
+            self._refuse(413, "PayloadTooLarge", "the request is larger than this server reads")
+        elif len(self.pipeline) > PIPELINE_MAX:
+            self._refuse(400, "InvalidParameter", f"more than {PIPELINE_MAX} requests in a row on one connection")
+
+    # --- called by the parser ---------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head_bytes, self._head_done = 0, False
+        self._wait(HEAD_WITHIN_S)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_bytes += len(name) + len(value) + 4
+        if self._head_bytes > HEAD_MAX_BYTES:
+            raise _TooLargeError
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._stop_waiting()
+        self._head_done = True
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        # What came behind it in the same read belongs to the next request, which may be as large.
+        self._message_bytes = 0
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """For what is no HTTP, and for what a callback refused: the one error body, as everywhere."""
+        if self._head_bytes > HEAD_MAX_BYTES:
+            self._refuse(413, "PayloadTooLarge", f"the headers are larger than {HEAD_MAX_BYTES} bytes")
+        else:
+            self._refuse(400, "InvalidParameter", "the request is not HTTP/1.1 as this server reads it")
+
+    # --- bounds -----------------------------------------------------------------------------------------------------
+
+    def _refuse(self, status: int, code: str, message: str) -> None:
+        reason = {400: b"Bad Request", 413: b"Content Too Large"}[status]
+        body = json.dumps({"code": code, "message": message, "retriable": False}).encode()
+        cycle = getattr(self, "cycle", None)
+        if cycle is None or cycle.response_complete or not cycle.response_started:  # not into the middle of an answer
+            self.transport.write(
+                b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncache-control: no-store\r\n"
+                b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (status, reason, len(body), body)
+            )
+        self._stop_waiting()
+        self.pipeline.clear()
+        self.transport.close()
+
+    def _wait(self, seconds: float) -> None:
+        self._stop_waiting()
+        self._timer = self.loop.call_later(seconds, self._too_slow)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _too_slow(self) -> None:
+        self._timer = None
+        if not self.transport.is_closing():
+            self.transport.abort()
+
+    def _say_full(self) -> None:
+        now = time.monotonic()
+        if now - Connection._refused_at >= 1.0:
+            Connection._refused_at = now
+            log.error("connections_full", extra={"limit": self.limit})

@@ -1,0 +1,131 @@
+"""What one connection may cost: raw clients that send too much, too slowly, or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from app.serving import connection
+from app.serving.connection import Connection
+
+
+class Bounded(Connection):
+    """The class under test, with times that a test can wait for."""
+
+
+@pytest.fixture
+async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        body = b""
+        while True:
+            message = await receive()
+            body += message.get("body", b"")
+            if not message.get("more_body", False):
+                break
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none", http=Bounded)
+    config.load()
+    state = ServerState()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: Bounded(config=config, server_state=state, app_state={}), "127.0.0.1", 0
+    )
+    yield server.sockets[0].getsockname()[1]
+    server.close()
+    for each in list(state.connections):
+        each.transport.abort()
+
+
+async def exchange(port: int, *parts: bytes) -> bytes:
+    """Everything that comes back until the server closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    answer = asyncio.ensure_future(reader.read(-1))
+    try:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+    except ConnectionError:
+        pass
+    try:
+        async with asyncio.timeout(20):
+            return await answer
+    except ConnectionError:
+        return b"reset"
+    finally:
+        writer.close()
+
+
+def code_of(answer: bytes) -> str:
+    return json.loads(answer.rpartition(b"\r\n\r\n")[2])["code"]
+
+
+async def test_an_ordinary_request_and_a_large_body_pass(port: int) -> None:
+    body = b"x" * (2 * 1024 * 1024)
+    answer = await exchange(
+        port, b"POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body), body
+    )
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert answer.endswith(b"ok")
+
+
+async def test_headers_without_end_are_refused(port: int) -> None:
+    answer = await exchange(port, b"GET / HTTP/1.1\r\nhost: a\r\n", *[b"x: b\r\n" * 2000] * 50)
+    assert answer == b"reset" or code_of(answer) == "PayloadTooLarge"
+
+
+async def test_one_header_without_end_is_refused(port: int) -> None:
+    answer = await exchange(port, b"GET / HTTP/1.1\r\nx: ", *[b"y" * 65536] * 40)
+    assert answer == b"reset" or code_of(answer) == "PayloadTooLarge"
+
+
+async def test_a_whole_head_that_is_too_large_is_refused(port: int) -> None:
+    answer = await exchange(port, b"GET / HTTP/1.1\r\nx: " + b"y" * 70_000 + b"\r\n\r\n")
+    assert code_of(answer) == "PayloadTooLarge"
+
+
+async def test_trailers_without_end_are_refused(port: int) -> None:
+    head = b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n"
+    answer = await exchange(port, head, *[b"x: b\r\n" * 2000] * 50)
+    assert answer == b"reset" or b"PayloadTooLarge" in answer
+
+
+async def test_a_chunked_body_without_end_is_refused(port: int) -> None:
+    head = b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+    answer = await exchange(port, head, *[b"10000\r\n" + b"x" * 65536 + b"\r\n"] * 80)
+    assert answer == b"reset" or b"PayloadTooLarge" in answer
+
+
+async def test_requests_in_a_row_are_bounded(port: int) -> None:
+    answer = await exchange(port, b"GET / HTTP/1.1\r\nhost: a\r\n\r\n" * 5000)
+    assert answer.count(b"HTTP/1.1 200") < 100
+
+
+async def test_what_is_no_http_gets_the_one_error_body(port: int) -> None:
+    answer = await exchange(port, b"BREW / TEA\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert code_of(answer) == "InvalidParameter"
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HT"])
+async def test_silence_and_half_a_head_end_in_time(port: int, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    monkeypatch.setattr(connection, "SILENT_FOR_S", 0.2)
+    monkeypatch.setattr(connection, "HEAD_WITHIN_S", 0.2)
+    assert await exchange(port, sent) in (b"", b"reset")
+
+
+async def test_connections_beyond_the_descriptors_are_closed_at_once(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Bounded, "limit", 1)
+    first = await asyncio.open_connection("127.0.0.1", port)
+    first[1].write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+    assert (await first[0].readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+    assert await exchange(port, b"GET / HTTP/1.1\r\nhost: a\r\n\r\n") in (b"", b"reset")
+    first[1].close()
