@@ -30,7 +30,7 @@ from app.chain.permits import refusal
 from app.core.budget import Priority, Refusal
 from app.core.deadlines import reached
 from app.core.errors import Draining, Internal, ProofError, RequestTimeout, RpcUnavailable
-from app.core.purpose import bare_context
+from app.core.purpose import again, bare_context
 
 if TYPE_CHECKING:
     from app.chain.ports import Clock
@@ -211,7 +211,9 @@ class Flights(Generic[K, V]):
         run = self._runs[key] = _Run(key, handle)
         self.fills += 1
         # A bare context: a fill must not run under the deadline of the request that happened to come first.
-        run.task = asyncio.create_task(self._fly(run, creator), name="fill", context=bare_context())
+        context = bare_context()
+        context.run(again.set, generation > 1)
+        run.task = asyncio.create_task(self._fly(run, creator), name="fill", context=context)
         self._flying[run.task] = run
         run.task.add_done_callback(lambda task: self._ended(run, task))
         return run

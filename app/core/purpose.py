@@ -34,6 +34,10 @@ errand: ContextVar[Errand | None] = ContextVar("errand", default=None)
 """In hand; None: what nobody gave a purpose is for a request."""
 
 
+again: ContextVar[bool] = ContextVar("again", default=False)
+"""The work in hand failed a moment ago and is begun once more: to the nodes that is a retry like any other."""
+
+
 def errand_in_hand() -> Errand:
     """The errand of this task, or else a request of nobody in particular."""
     return errand.get() or Errand()

@@ -26,6 +26,7 @@ from app.core.errors import (
     UpstreamBudgetExhausted,
 )
 from app.core.journey import Journey, Outcome, Turn
+from app.core.purpose import again
 from app.core.routing import Part, RouteKind, RoutingRules, Work, frontier
 
 from .evm import EvmNode
@@ -123,6 +124,8 @@ class Trip:
 
         Raises `ProofError`: the last word of all nodes together, or whatever else a visit raises, at once.
         """
+        if again.get() and not self._crew.budget.take(self._crew.patience.now()):
+            raise RpcUnavailable("too many calls failed lately for this to be asked once more")
         try:
             while (turn := self.journey.next(self._crew.patience.now())) is not None:
                 if not await self._may_take(turn):
