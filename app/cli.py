@@ -35,7 +35,8 @@ EXIT_REFUSED = 1
 EXIT_CONFIGURATION = 2
 
 ConfigOption = Annotated[
-    Path | None, typer.Option("--config", "-c", help="YAML file. Without one, and without --eth-rpc-url: the demo.")
+    Path | None,
+    typer.Option("--config", "-c", help="YAML file. Without one, and without chains in the environment: the demo."),
 ]
 
 
@@ -117,15 +118,15 @@ def prove(
     config: ConfigOption = None,
 ) -> None:
     """Print one proof, made and checked here and now, without a server."""
+    loaded, _ = _load(config, {"logging.level": "warning"})
     paths = {
         "transaction": f"/api/v1/proofs/{chain}/transactions/{tx_hash}",
         "receipt": f"/api/v1/proofs/{chain}/receipts/{tx_hash}",
         "log": f"/api/v1/proofs/{chain}/logs/{tx_hash}/{log_index}",
-        "usc": f"/api/v1/proof-by-tx/{chain}/{tx_hash}",
+        "usc": f"/api/v1/proof-by-tx/{_key_of(loaded, chain)}/{tx_hash}",
     }
     if kind not in paths:
         _stop(f"--kind: must be one of {', '.join(paths)}", EXIT_CONFIGURATION)
-    loaded, _ = _load(config, {"logging.level": "warning"})
     prepare_logging(loaded, REQUEST_ID)
     try:
         status, body = asyncio.run(ask_once(loaded.settings, paths[kind], anchored=kind == "usc"))
@@ -176,7 +177,8 @@ def verify(
         else:
             typer.echo(_verify_native(body, said, block_hash))
     except checker.Refused as refused:
-        _stop(f"refused: {refused}", EXIT_REFUSED)
+        where = f" in {refused.field}" if refused.field else ""
+        _stop(f"refused: {refused.reason}{where}", EXIT_REFUSED)
     except ValueError as error:
         _stop(f"no proof: {error}", EXIT_REFUSED)
 
@@ -201,6 +203,11 @@ def _hash(option: str, text: str) -> bytes:
         return parse_hash(text)
     except ValueError as error:
         _stop(f"{option}: {error}", EXIT_CONFIGURATION)
+
+
+def _key_of(loaded: LoadedSettings, chain: str) -> str:
+    """The key of a chain that is named; whatever else was given is left for the route to refuse."""
+    return next((str(each.chain_key) for each in loaded.settings.chains if each.name == chain), chain)
 
 
 def _load(config: Path | None, flags: Mapping[str, Any]) -> tuple[LoadedSettings, bool]:

@@ -65,7 +65,7 @@ def test_verify_refuses_another_block_a_flipped_byte_and_what_is_no_proof(receip
 
 
 def test_a_usc_proof_is_verified_under_a_named_anchor() -> None:
-    done = copath("prove", SEPOLIA_TX, "--chain", "2", "--kind", "usc")
+    done = copath("prove", SEPOLIA_TX, "--chain", "sepolia", "--kind", "usc")
     assert done.returncode == 0, done.stderr
     body = json.loads(done.stdout)
     assert "anchor" in copath("verify", stdin=done.stdout).stderr
