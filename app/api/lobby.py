@@ -63,6 +63,11 @@ class ChainFloor(Protocol):
     @property
     def attested_height(self) -> int | None: ...
     @property
+    def full_word(self) -> tuple[str, int]:
+        """`by` and `sources` of a finality that every configured upstream stands behind: the same on every replica."""
+        ...
+
+    @property
     def servable(self) -> bool:
         """Whether this chain can answer anything now. Known without asking anybody."""
         ...

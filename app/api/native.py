@@ -234,6 +234,8 @@ def _answer(
     if found.finality.level is Level.FINALIZED:
         location = immutable_url(chain, found.block, kind, cut)
         named = by_block_hash and wishes.version == str(ENCODER_VERSION)
+        # The word that finality stands on is part of the bytes: while it is not that of all, the bytes may yet change.
+        named = named and (found.finality.by, found.finality.sources) == chain.full_word
         freshness = conditional.IMMUTABLE if named else conditional.SETTLED
     return conditional.answer(request, body, conditional.strong_tag(body), freshness, location)
 

@@ -133,6 +133,14 @@ class Chain:
         return self._rules.chain_id if self._rules.chain_id is not None else self._upstream.known_chain_id
 
     @property
+    def full_word(self) -> tuple[str, int]:
+        """`by` and `sources` of a finality that every configured upstream stands behind: the same on every replica."""
+        nodes = len(self._upstream.states())
+        if nodes > 1:
+            return "quorum", nodes
+        return ("rpc-tag" if self._rules.finality.mode == "tag" else "depth"), 1
+
+    @property
     def attested_height(self) -> int | None:
         """The newest anchored height; None without anchors, or before the first."""
         return None if self.anchors is None else self.anchors.attested_height

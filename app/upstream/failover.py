@@ -10,6 +10,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TypeVar, cast
 
 from app.core.blocks import BlockBodies, BlockName, BlockRef, Position, Sighting
@@ -100,7 +101,7 @@ class Failover:
             if bodies.receipts_json is None and not turn.patient:
                 lacking.append(bodies)
                 raise Lacking(bodies)
-            return await accept(bodies)
+            return await accept(_as_known(trip, turn.node, bodies))
 
         try:
             return await trip.first(visit)
@@ -115,7 +116,7 @@ class Failover:
     async def _make_do(trip: Trip, bodies: BlockBodies, accept: Callable[[BlockBodies], Awaitable[T]]) -> None:
         """No node had better than a block without its receipts: what can be made of it is doubtful at best."""
         try:
-            trip.doubtful.append(Doubtful(await accept(bodies), 0))
+            trip.doubtful.append(Doubtful(await accept(_as_known(trip, -1, bodies)), 0))
         except Doubtful as doubtful:
             trip.doubtful.append(doubtful)
         except ContentInvalid as invalid:
@@ -330,3 +331,10 @@ class Failover:
 def _complete(answer: BlockBodies | Setback) -> bool:
     """Whether it may win a race: no failure, no null, and no block without its receipts."""
     return isinstance(answer, BlockBodies) and answer.receipts_json is not None
+
+
+def _as_known(trip: Trip, node: int, bodies: BlockBodies) -> BlockBodies:
+    """That receipts are kept nowhere is known only when every node that may keep them came to its turn."""
+    if bodies.receipts_pruned and trip.unheard(node):
+        return replace(bodies, receipts_pruned=False)
+    return bodies

@@ -27,7 +27,7 @@ from app.core.errors import (
 )
 from app.core.journey import Journey, Outcome, Turn
 from app.core.purpose import again
-from app.core.routing import Part, RouteKind, RoutingRules, Work, frontier
+from app.core.routing import NodeState, Part, RouteKind, RoutingRules, Work, frontier
 
 from .evm import EvmNode
 from .faults import HARD, CallFailed, Fault
@@ -243,10 +243,29 @@ class Trip:
         message = f"the data of upstream {self._states[index].name} failed a check, {last}"
         return InconsistentSource(message, check=last.check)
 
+    def unheard(self, *asked: int) -> list[NodeState]:
+        """Nodes that may have what the asked ones no longer keep: they rest, and did not come to their turn."""
+        height = self._height or 0
+        return [
+            state
+            for index, state in enumerate(self._states)
+            if index not in self._setbacks
+            and index not in asked
+            and state.barred_until is None
+            and height >= state.pruned_below
+        ]
+
     def _unavailable(self, failures: dict[int, CallFailed]) -> ProofError:
         said = "; ".join(f"upstream {self._states[index].name}: {each.message}" for index, each in failures.items())
         if all(each.fault is Fault.PRUNED for each in failures.values()):
-            return HistoryUnavailable(said)
+            unheard = self.unheard()
+            if not unheard:
+                return HistoryUnavailable(said)
+            now = self._crew.patience.now()
+            return RpcUnavailable(
+                f"{said}; not asked: {', '.join(state.name for state in unheard)}",
+                retry_after_s=min((state.resting_s(now) for state in unheard), default=None) or None,
+            )
         waits = [each.retry_after_s for each in failures.values()]
         known = [wait_s for wait_s in waits if wait_s is not None]
         if all(each.fault is Fault.SPENT for each in failures.values()):

@@ -113,6 +113,10 @@ class RecordedChain:
     settled: set[bytes] = field(default_factory=set)
 
     @property
+    def full_word(self) -> tuple[str, int]:
+        return self.heads.said_by, self.heads.sources
+
+    @property
     def attested_height(self) -> int | None:
         return None if self.anchors is None else self.anchors.attested_height
 
