@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("backfill", "build", "fills", "large", "layers", "serving")
+NAMES = ("backfill", "build", "fills", "large", "layers", "money", "serving")
 LONG = ("overload",)
 
 
