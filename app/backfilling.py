@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from app.core.errors import NotFinalized, ProofError
+from app.core.purpose import Purpose, for_purpose
 from app.house import open_house
 from app.settings import ChainSettings, Settings
 
@@ -75,7 +76,8 @@ async def fill_range(settings: Settings, name: str, first: int, last: int) -> Ta
                     tally.note(height, outcome, code)
                     progress.advance(task)
 
-                await chain.backfill.fill_range(first, last, told)
+                with for_purpose(Purpose.BACKFILL):
+                    await chain.backfill.fill_range(first, last, told)
         except NotFinalized as error:
             raise RangeRefused(error.message) from None
         except ProofError as error:
