@@ -150,7 +150,7 @@ async def test_B22_two_minutes_of_nulls_leave_no_gap(caplog: pytest.LogCaptureFi
             "note": "development: accepted by no chain",
             "stalled": "RpcUnavailable",
         }
-        assert made.reasons() == ()
+        assert made.reasons() == ("head has stopped moving",)
         made.upstream.heal()
         await pass_time(made, 5)
         assert made.attested() == BUSY + 10

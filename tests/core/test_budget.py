@@ -243,7 +243,7 @@ class Budget(RuleBasedStateMachine):
         super().__init__()
         self.budget = FillBudget(4, max_queued=3)
         self.now = 0.0
-        self.running: set[Ticket] = set()
+        self.running: list[Ticket] = []  # in order: examples must replay the same
         self.waiting: list[Ticket] = []
         self.lowered = False
 
@@ -257,7 +257,7 @@ class Budget(RuleBasedStateMachine):
             assert not [other for other in ahead if other.priority is ticket.priority], "not first come first served"
             assert ticket.cutoff is None or ticket.cutoff > self.now
             self.waiting.remove(ticket)
-            self.running.add(ticket)
+            self.running.append(ticket)
             if ticket.priority is BACKFILL:
                 assert not [other for other in self.waiting if other.priority is REQUEST], "P3"
 
@@ -267,7 +267,7 @@ class Budget(RuleBasedStateMachine):
         match self.budget.request(self.now, priority, cutoff=cutoff, again=again):
             case Granted(ticket):
                 assert not [other for other in self.waiting if other.priority in (REQUEST, priority)]
-                self.running.add(ticket)
+                self.running.append(ticket)
             case Queued(ticket):
                 self.waiting.append(ticket)
             case Refused(Refusal.WAIT_TIMEOUT):
@@ -280,23 +280,21 @@ class Budget(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
-        ticket = data.draw(st.sampled_from(sorted(self.running, key=id)))
+        ticket = data.draw(st.sampled_from(self.running))
         self.running.remove(ticket)
         self.see(self.budget.release(ticket, self.now))
 
     @precondition(lambda self: self.running or self.waiting)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
-        ticket = data.draw(st.sampled_from([*sorted(self.running, key=id), *self.waiting]))
-        self.running.discard(ticket)
-        if ticket in self.waiting:
-            self.waiting.remove(ticket)
+        ticket = data.draw(st.sampled_from([*self.running, *self.waiting]))
+        (self.running if ticket in self.running else self.waiting).remove(ticket)
         self.see(self.budget.cancel(ticket, self.now))
 
     @precondition(lambda self: self.running or self.waiting)
     @rule(data=st.data())
     def promote(self, data: st.DataObject) -> None:
-        ticket = data.draw(st.sampled_from([*sorted(self.running, key=id), *self.waiting]))
+        ticket = data.draw(st.sampled_from([*self.running, *self.waiting]))
         if ticket in self.waiting and ticket.priority is BACKFILL:  # goes to the end of the other line
             self.waiting.remove(ticket)
             self.waiting.append(ticket)
