@@ -168,9 +168,7 @@ async def test_B35_a_node_of_another_chain_is_a_failure_whoever_stands_beside_it
     assert said.verdicts == ["sepolia: cannot be trusted"]
     assert (said.rows["sepolia/a"][-1], said.rows["sepolia/b"][-1]) == ("ok", "wrong chain")
     assert said.rows["sepolia/b"][0] == f"not {SEPOLIA}"
-    assert said.complaints == [
-        f"failure: chain sepolia, upstream b: upstream b: the node serves chain 1, configured {SEPOLIA}"
-    ]
+    assert said.complaints == [f"failure: chain sepolia, upstream b: the node serves chain 1, configured {SEPOLIA}"]
 
 
 async def test_B35_nodes_of_different_chains_are_a_failure_where_no_chain_id_is_configured(scene: Scene) -> None:
@@ -264,7 +262,7 @@ async def test_a_node_that_refuses_the_key_is_a_failure(scene: Scene) -> None:
     (await scene.node()).always("*", http(401, f"bad key {KEY}"))
     said = await scene.check()
     assert (said.code, said.rows["sepolia/b"][-1]) == (1, "denied")
-    assert said.complaints == ["failure: chain sepolia, upstream b: upstream b: the node answered HTTP 401"]
+    assert said.complaints == ["failure: chain sepolia, upstream b: the node answered HTTP 401"]
 
 
 # --- what may pass --------------------------------------------------------------------------------------------------

@@ -84,7 +84,8 @@ class Trial:
 
     def note(self, weight: Weight, word: str, text: str) -> None:
         """Something is not as it should be."""
-        self.findings.append(Finding(weight, word, text))
+        # The upstream's name stands before it anyway.
+        self.findings.append(Finding(weight, word, text.replace(f"upstream {self.node.name}: ", "")))
 
 
 async def examine(trial: Trial, upstream: Upstream, builder: Builder, settings: Settings, blocks: int) -> None:
