@@ -152,6 +152,12 @@ async def test_D4_one_node_that_lies_about_what_is_final_makes_nothing_final(cla
     assert (await watched.poll())[1] == min(claim, 100)
 
 
+async def test_D4_a_claim_that_nobody_can_compare_does_not_outvote_a_lower_one() -> None:
+    watched = Watched(a=Node(101, 91), b=Node(0, 102))  # it has no block there itself
+    assert (await watched.poll())[1] == 91
+    assert watched.head.heads.sources == 1
+
+
 async def test_B38_a_node_without_the_tag_may_still_contradict() -> None:
     watched = Watched(a=Node(120, 100), b=Node(120, None))
     assert (await watched.poll())[1] == 100

@@ -256,6 +256,12 @@ def test_what_waiting_does_not_mend_ends_the_grace(outcome: Outcome) -> None:
     assert [turn.node for turn in turns] == [0, 1]
 
 
+@pytest.mark.parametrize("outcome", [Outcome.INVALID, Outcome.DOUBTFUL, Outcome.PRUNED])
+def test_D2_what_made_an_end_of_the_grace_is_not_asked_for_again(outcome: Outcome) -> None:
+    turns, _ = walked(pair(derived=True), {0: [outcome] * 9, 1: [Outcome.FAILED] * 9})
+    assert [turn.node for turn in turns] == [0, 1, 1]
+
+
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.ABSENT, Outcome.BEHIND, Outcome.LACKING])
 def test_U8_what_waiting_may_mend_is_waited_for_and_then_the_primary_is_first_again(outcome: Outcome) -> None:
     turns, journey = walked(pair(derived=True), {0: [outcome] * 30})

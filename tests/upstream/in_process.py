@@ -81,13 +81,20 @@ class Timed:
         patience = Patience(asyncio.sleep, self.clock.now, lambda: 0.5)
         self.upstream = Failover(self.evms, rules=rules, patience=patience)
 
-    async def after(self, seconds: float, waiting: asyncio.Future[Any]) -> float:
-        """Lets up to so many seconds pass until `waiting` is done; how many did."""
-        began_at = self.clock.now()
+    async def let(self, seconds: float) -> None:
+        """Time passes, and whatever happens meanwhile."""
         await settle(200)
-        while not waiting.done() and self.clock.now() - began_at < seconds:
+        for _ in range(round(seconds / 0.05)):
             await self.clock.advance(0.05)
             await settle(100)
+
+    async def after(self, seconds: float, waiting: asyncio.Future[Any]) -> float:
+        """How many seconds it takes, of so many at most, until `waiting` is done."""
+        began_at = self.clock.now()
+        await settle(200)
+        while not waiting.done():
+            assert self.clock.now() - began_at < seconds, f"not within {seconds} s"
+            await self.let(0.05)
         return self.clock.now() - began_at
 
     def hits(self, method: str) -> list[int]:

@@ -175,6 +175,15 @@ async def test_row_05_06_U14_B30_a_limit_is_a_cooldown_and_no_failure(
     assert (crew.judged[-1], crew.hits(BY_NUMBER)[0]) == ("a", 2)
 
 
+async def test_U14_any_number_of_limits_is_no_failure(crew: Crew) -> None:
+    crew.nodes[0].always(BY_NUMBER, http(429, retry_after="2"))
+    for number in range(1, 25):
+        await serves_from_b(crew)
+        crew.clock.at += 2.0
+        assert crew.hits(BY_NUMBER)[0] == number
+    assert crew.evms[0].state.breaker_state(crew.clock.now()) is BreakerState.CLOSED
+
+
 async def test_U14_when_all_are_cooling_the_client_hears_the_shortest_wait_and_nobody_is_asked(crew: Crew) -> None:
     crew.nodes[0].script(BY_NUMBER, http(429, retry_after="30"))
     crew.nodes[1].script(BY_NUMBER, http(429, retry_after="9"))

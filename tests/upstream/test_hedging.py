@@ -146,7 +146,7 @@ async def test_a_cancelled_hedge_leaves_nothing_behind(million: Record) -> None:
     for transport in timed.transports:
         transport.takes = slow(NEVER)
     fetching = asyncio.ensure_future(timed.upstream.fetch(MILLION, handed))
-    await timed.after(1.0, fetching)
+    await timed.let(1.0)
     fetching.cancel()
     await asyncio.wait([fetching])
     assert fetching.cancelled()

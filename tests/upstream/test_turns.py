@@ -221,7 +221,7 @@ async def test_U12_a_probe_that_nobody_waits_for_any_more_delays_the_next_and_no
     timed.transports[0].node.always(BY_NUMBER, None)
     timed.transports[0].takes = hangs_on(BY_NUMBER)
     probe = asyncio.ensure_future(timed.upstream.fetch(MILLION, handed))
-    await timed.after(0.2, probe)
+    await timed.let(0.2)
     probe.cancel()
     await asyncio.wait([probe])
     timed.transports[0].takes = lambda method, params: 0.0
@@ -248,7 +248,7 @@ async def test_U13_what_we_give_up_counts_for_nothing(million: Record) -> None:
     timed.transports[0].takes = hangs_on(BY_NUMBER)
     for _ in range(20):
         fetching = asyncio.ensure_future(timed.upstream.fetch(MILLION, handed))
-        await timed.after(0.1, fetching)
+        await timed.let(0.1)
         fetching.cancel()
         await asyncio.wait([fetching])
         assert fetching.cancelled()
@@ -376,6 +376,18 @@ async def test_row_27_when_both_flap_retries_stay_a_tenth_of_the_calls(million: 
             retries <= budget + 2 * 3 * 6
         )  # sound nodes are always asked: until their breakers open, thrice in ten seconds
         assert crew.upstream.crew.budget.refused > 0
+
+
+async def test_row_27_without_a_budget_nobody_is_asked_twice(million: Record) -> None:
+    async with open_crew(*two(million)) as crew:
+        for node in crew.nodes:
+            node.always(BY_NUMBER, http(503))
+        crew.upstream.crew.budget.tokens = 0.0
+        crew.upstream.crew.budget.per_second = 0.0
+        with pytest.raises(ProofError):
+            await crew.upstream.fetch(MILLION, handed)
+        assert crew.hits(BY_NUMBER) == [1, 1]  # a sound node is always asked
+        assert crew.upstream.crew.budget.refused == 2
 
 
 async def test_B30_one_question_costs_a_bounded_number_of_attempts(million: Record) -> None:
