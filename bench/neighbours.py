@@ -13,19 +13,31 @@ T = TypeVar("T")
 DISTURBED = 0.1
 """More of the processors than this in the hands of others, and the run is made again."""
 TRIES = 3
+PATIENCE_S, LOOK_S = 10.0, 0.25
+"""How long a run waits for others to end what they do, and how long it looks whether they have."""
 
 
 def undisturbed(work: Callable[[], T]) -> tuple[T, float]:
     """The result of a run during which others used next to nothing, or, where there is none, of the least disturbed of a few;
     and which share of the processors others used meanwhile."""
-    runs: list[tuple[float, T]] = []
-    while len(runs) < TRIES and (not runs or runs[-1][0] > DISTURBED):
-        others, began = _others_s(), time.monotonic()
-        result = work()
-        share = (_others_s() - others) / (time.monotonic() - began) / (os.cpu_count() or 1)
-        runs.append((max(0.0, share), result))
-    share, result = min(runs, key=lambda run: run[0])
-    return result, share
+    runs: list[tuple[T, float]] = []
+    while len(runs) < TRIES and (not runs or runs[-1][1] > DISTURBED):
+        _wait_for_quiet()
+        runs.append(_beside_others(work))
+    return min(runs, key=lambda run: run[1])
+
+
+def _wait_for_quiet() -> None:
+    ends_at = time.monotonic() + PATIENCE_S
+    while time.monotonic() < ends_at and _beside_others(lambda: time.sleep(LOOK_S))[1] > DISTURBED:
+        pass
+
+
+def _beside_others(work: Callable[[], T]) -> tuple[T, float]:
+    others, began = _others_s(), time.monotonic()
+    result = work()
+    share = (_others_s() - others) / (time.monotonic() - began) / (os.cpu_count() or 1)
+    return result, max(0.0, share)
 
 
 def _others_s() -> float:
