@@ -88,7 +88,13 @@ class Failover:
 
     async def chain_id(self) -> int:
         """The chain id that a node proves to serve. Raises `RpcUnavailable` when none can be asked, or fits."""
-        return await self._trip(None).first(lambda reader, _: reader.retried(reader.node.verify_chain))
+        trip = self._trip(None)
+
+        async def visit(reader: NodeReader, turn: Turn) -> int:
+            with trip.limited(turn):
+                return await reader.retried(reader.node.verify_chain)
+
+        return await trip.first(visit)
 
     async def fetch(self, ref: BlockRef, accept: Callable[[BlockBodies], Awaitable[T]]) -> T:
         """As the port says. `accept` runs outside every limit of a turn: bytes in hand are not thrown away."""

@@ -69,6 +69,7 @@ ANSWERED = frozenset(
 BLAMED = NEVER_CONNECTED | {
     Fault.RESET,
     Fault.ATTEMPT_TIMEOUT,
+    Fault.HTTP_4XX,
     Fault.HTTP_5XX,
     Fault.BODY_TOO_LARGE,
     Fault.MALFORMED,

@@ -204,6 +204,14 @@ async def test_row_07_a_node_that_refuses_us_is_out_after_one_call(crew: Crew, s
     assert (crew.counts[0].states[-1], crew.listed(0)["state"]) == (False, "denied")
 
 
+@pytest.mark.parametrize("status", [400, 404, 410])
+async def test_row_07_an_address_where_no_node_is_is_soon_not_asked_any_more(crew: Crew, status: int) -> None:
+    crew.nodes[0].always("*", http(status, "no such page"))
+    for _ in range(10):
+        await serves_from_b(crew)
+    assert crew.asked[0] == 5
+
+
 # --- bodies ---------------------------------------------------------------------------------------------------------
 
 
