@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import random
 import sys
 
 import msgspec
@@ -75,10 +76,11 @@ def _hash_at(block: dict[str, str], height: int) -> str:
 
 
 class Temper:
-    """How the node answers: after which latency, or not at all."""
+    """How the node answers: after which latency, give or take a half, or not at all."""
 
     def __init__(self, latency_s: float) -> None:
         self.latency_s = latency_s
+        self._chance = random.Random(3)
         self._willing = asyncio.Event()
         self._willing.set()
 
@@ -90,7 +92,8 @@ class Temper:
             self.latency_s = float(str(params[0])) / 1000
         else:
             if self.latency_s:
-                await asyncio.sleep(self.latency_s)
+                # Were it always the same, calls that began together would end together for ever.
+                await asyncio.sleep(self.latency_s * self._chance.uniform(0.5, 1.5))
             await self._willing.wait()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api import problems
 from app.core.errors import InvalidParameter
@@ -25,9 +25,15 @@ class Cors(CORSMiddleware):
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "OPTIONS":
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        if all(name != b"origin" for name, _ in scope["headers"]):  # no browser asks: nearly always
+            await self.app(scope, receive, _varying(send))
+            return
+        if scope["method"] == "OPTIONS":
             headers = Headers(scope=scope)
-            if "origin" in headers and "access-control-request-method" in headers:
+            if "access-control-request-method" in headers:
                 await self._preflight(scope, headers)(scope, receive, send)
                 return
         await super().__call__(scope, receive, send)
@@ -41,3 +47,21 @@ class Cors(CORSMiddleware):
             name: value for name, value in allowed.headers.items() if name not in ("content-length", "content-type")
         }
         return problems.answer(scope, refusal, kept)
+
+
+def _varying(send: Send) -> Send:
+    """`send` that says that the answer would be another for a browser, as the framework's layer does."""
+
+    async def with_vary(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = [*message.get("headers", ())]
+            for at, (name, value) in enumerate(headers):
+                if name == b"vary":
+                    headers[at] = (name, value + b", Origin")
+                    break
+            else:
+                headers.append((b"vary", b"Origin"))
+            message = {**message, "headers": headers}
+        await send(message)
+
+    return with_vary

@@ -11,15 +11,19 @@ import logging
 import re
 import time
 import uuid
+from typing import TypeVar
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api import guard, problems
-from app.api.lobby import Lobby, house_of
+from app.api.lobby import house_of
 from app.api.visit import OTHER, REQUEST_ID, RouteTable, Visit, begin, visit_of
 from app.core.errors import Internal
-from app.metrics import NO_CHAIN
+from app.metrics import NO_CHAIN, Counter, Histogram, Metrics
 from app.metrics.labels import METHODS
+
+L = TypeVar("L", bound=tuple[str, ...])
+M = TypeVar("M", Counter, Histogram)
 
 log = logging.getLogger("copath.access")
 
@@ -124,6 +128,11 @@ class HttpMetrics:
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
+        self._of: Metrics | None = None
+        # Looked up once: the library takes longer to find a series than to count in it. Their labels are closed sets.
+        self._requests: dict[tuple[str, str, str], Counter] = {}
+        self._durations: dict[tuple[str, str], Histogram] = {}
+        self._outcomes: dict[tuple[str, str], Counter] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         house = house_of(scope)
@@ -141,20 +150,29 @@ class HttpMetrics:
             raise
         finally:
             in_flight.dec()
-            _count(house, visit, time.perf_counter() - started)
+            self._count(house.metrics, visit, time.perf_counter() - started)
+
+    def _count(self, metrics: Metrics, visit: Visit, duration_s: float) -> None:
+        if metrics is not self._of:  # another house was opened
+            self._of = metrics
+            for known in (self._requests, self._durations, self._outcomes):
+                known.clear()
+        method = visit.method if visit.method in METHODS else OTHER
+        status_class = "error" if visit.status is None else f"{visit.status // 100}xx"
+        _series(self._requests, metrics.http_requests_total, (method, visit.template, status_class)).inc()
+        _series(self._durations, metrics.http_request_duration_seconds, (method, visit.template)).observe(duration_s)
+        if not visit.proof:
+            return
+        chain = visit.chain.name if visit.chain is not None else NO_CHAIN
+        outcome = _outcome(visit)
+        _series(self._outcomes, metrics.proof_outcome_total, (outcome, chain)).inc()
+        if visit.cache is not None and outcome == "served":
+            metrics.proof_duration_seconds.labels(visit.cache).observe(duration_s)
+            metrics.last_proof_timestamp_seconds.set(time.time())
 
 
-def _count(house: Lobby, visit: Visit, duration_s: float) -> None:
-    metrics = house.metrics
-    method = visit.method if visit.method in METHODS else OTHER
-    status_class = "error" if visit.status is None else f"{visit.status // 100}xx"
-    metrics.http_requests_total.labels(method, visit.template, status_class).inc()
-    metrics.http_request_duration_seconds.labels(method, visit.template).observe(duration_s)
-    if not visit.proof:
-        return
-    chain = visit.chain.name if visit.chain is not None else NO_CHAIN
-    outcome = _outcome(visit)
-    metrics.proof_outcome_total.labels(outcome, chain).inc()
-    if visit.cache is not None and outcome == "served":
-        metrics.proof_duration_seconds.labels(visit.cache).observe(duration_s)
-        metrics.last_proof_timestamp_seconds.set(time.time())
+def _series(known: dict[L, M], metric: M, labels: L) -> M:
+    series = known.get(labels)
+    if series is None:
+        series = known[labels] = metric.labels(*labels)
+    return series

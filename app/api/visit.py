@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from starlette.convertors import PathConvertor
 from starlette.routing import BaseRoute, Route
 
 from app.api.lobby import ChainFloor
@@ -105,7 +106,7 @@ class RouteTable:
 
     def __init__(self, routes: Iterable[BaseRoute]) -> None:
         self._fixed: dict[str, RouteSign] = {}
-        self._patterns: list[tuple[Route, RouteSign]] = []
+        self._patterns: dict[int, list[tuple[Route, RouteSign]]] = {}  # by how many segments their paths have
         for route in routes:
             if not isinstance(route, Route):
                 raise TypeError(f"{route!r} is no plain route: the table knows its path and methods only from those")
@@ -114,7 +115,9 @@ class RouteTable:
                 methods.add("HEAD")
             sign = RouteSign(route.path_format, frozenset(methods))
             if route.param_convertors:
-                self._patterns.append((route, sign))
+                if any(isinstance(convertor, PathConvertor) for convertor in route.param_convertors.values()):
+                    raise TypeError(f"{route!r} has paths of any number of segments")
+                self._patterns.setdefault(sign.template.count("/"), []).append((route, sign))
             elif route.path_format in self._fixed:
                 raise ValueError(f"two routes at {route.path_format}: give one of them both methods")
             else:
@@ -125,7 +128,7 @@ class RouteTable:
         sign = self._fixed.get(path)
         if sign is not None:
             return sign, {}
-        for route, pattern_sign in self._patterns:
+        for route, pattern_sign in self._patterns.get(path.count("/"), ()):
             found = route.path_regex.match(path)
             if found is not None:
                 return pattern_sign, found.groupdict()
@@ -134,4 +137,4 @@ class RouteTable:
     @property
     def signs(self) -> tuple[RouteSign, ...]:
         """Every route."""
-        return (*self._fixed.values(), *(sign for _, sign in self._patterns))
+        return (*self._fixed.values(), *(sign for alike in self._patterns.values() for _, sign in alike))

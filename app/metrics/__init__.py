@@ -15,9 +15,9 @@ One process serves one registry: the client library's multi-process mode is refu
 
 from __future__ import annotations
 
-from prometheus_client import Counter
+from prometheus_client import Counter, Histogram
 
 from app.metrics.collectors import Metrics
 from app.metrics.labels import NO_CHAIN, OUTCOMES
 
-__all__ = ["NO_CHAIN", "OUTCOMES", "Counter", "Metrics"]
+__all__ = ["NO_CHAIN", "OUTCOMES", "Counter", "Histogram", "Metrics"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from fastapi import FastAPI
 
 from app.api.visit import RouteTable
 from app.core.errors import Draining
@@ -153,3 +154,22 @@ async def test_preflights_are_answered_at_the_door(client: httpx2.AsyncClient, h
     assert "x-api-key" in response.headers["access-control-allow-headers"]
     assert house.by_name["modern"].looked_up == []
     assert house.counted("copath_proof_outcome_total", outcome="served", chain="modern") == 0
+
+
+@pytest.mark.parametrize(("path", "others"), [("/metrics", ["Accept"]), ("/livez", [])])
+async def test_caches_are_told_that_a_browser_may_be_answered_otherwise(
+    client: httpx2.AsyncClient, path: str, others: list[str]
+) -> None:
+    without, browser = await client.get(path), await client.get(path, headers={"Origin": "https://dapp.example"})
+    assert without.headers.get_list("vary") == [", ".join([*others, "Origin"])]
+    assert browser.headers.get_list("vary") == others  # any of them is answered alike
+
+
+def test_a_table_of_routes_knows_how_many_segments_each_has() -> None:
+    routes = FastAPI(openapi_url=None)
+
+    @routes.get("/{anything:path}")
+    async def route() -> None: ...
+
+    with pytest.raises(TypeError, match="any number of segments"):
+        RouteTable(routes.routes)

@@ -211,6 +211,25 @@ async def test_an_answer_that_breaks_off_was_not_served(house: RecordedHouse) ->
     assert house.counted("copath_proof_outcome_total", outcome="cancelled", chain="modern") == 1
 
 
+async def test_another_house_counts_for_itself(house: RecordedHouse) -> None:
+    async def nothing(scope: Scope, receive: Receive, send: Send) -> None:
+        pass
+
+    async def unused(*_: Any) -> Any:
+        raise AssertionError("nobody reads or sends")
+
+    layer, other = HttpMetrics(nothing), RecordedHouse(house.served)
+    for opened in (house, other, house):
+        scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/", "state": {"house": opened}}
+        begin(scope, Visit("id", "GET", RouteSign(RECEIPTS, frozenset({"GET"})), chain=house.by_name["modern"]))
+        await layer(scope, unused, unused)
+    counted = [
+        each.counted("copath_http_requests_total", method="GET", route=RECEIPTS, status_class="error")
+        for each in (house, other)
+    ]
+    assert counted == [2, 1]
+
+
 async def test_every_proof_request_has_exactly_one_outcome(client: httpx2.AsyncClient, house: RecordedHouse) -> None:
     modern = house.by_name["modern"]
     for path in (
