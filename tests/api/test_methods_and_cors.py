@@ -160,9 +160,9 @@ async def test_preflights_are_answered_at_the_door(client: httpx2.AsyncClient, h
 async def test_caches_are_told_that_a_browser_may_be_answered_otherwise(
     client: httpx2.AsyncClient, path: str, others: list[str]
 ) -> None:
-    without, browser = await client.get(path), await client.get(path, headers={"Origin": "https://dapp.example"})
-    assert without.headers.get_list("vary") == [", ".join([*others, "Origin"])]
-    assert browser.headers.get_list("vary") == others  # any of them is answered alike
+    for headers in ({}, {"Origin": "https://dapp.example"}):
+        answer = await client.get(path, headers=headers)
+        assert answer.headers.get_list("vary") == [", ".join([*others, "Origin"])]
 
 
 def test_a_table_of_routes_knows_how_many_segments_each_has() -> None:
