@@ -122,6 +122,7 @@ class Poster:
     trust_env: bool = True
     origin: str = field(init=False)
     """`scheme://host[:port]`: all of the URL that may be shown."""
+    _target: httpx2.URL = field(init=False)
     _secrets: tuple[str, ...] = field(init=False)
     _pool: _Pool = field(init=False)
     _fresh: _Pool = field(init=False)
@@ -139,6 +140,7 @@ class Poster:
             raise ValueError("an upstream URL must be http:// or https:// with a host")
         host = f"[{parsed.host}]" if ":" in parsed.host else parsed.host
         self.origin = f"{parsed.scheme}://{host}" + ("" if parsed.port is None else f":{parsed.port}")
+        self._target = parsed  # once, not for every call
         self._secrets = secret_parts(parsed, self.headers)
         keep_urls_out_of_logs()
         self._pool = self._open(self.limits.max_connections)
@@ -225,7 +227,7 @@ class Poster:
 
     async def _exchange(self, attempt: _Attempt, content: bytes) -> bytes:
         request = attempt.pool.client.build_request(
-            "POST", self.url, content=content, extensions={"trace": attempt.on_event}, timeout=self._timeouts()
+            "POST", self._target, content=content, extensions={"trace": attempt.on_event}, timeout=self._timeouts()
         )
         response = await attempt.pool.client.send(request, stream=True)
         try:
