@@ -91,3 +91,13 @@ Chain.block = told
         looking = await until(lambda: program.event("looking"), "it was told")
         assert looking is not None
         assert looking["request_id"] == reply.headers["x-request-id"]
+
+
+async def test_what_starting_made_is_not_walked_for_garbage_again(node: ScriptedNode, tmp_path: Path) -> None:
+    tell = "import atexit, gc; atexit.register(lambda: print('spared', gc.get_freeze_count()))"
+    async with running(tmp_path, configuration(node.url), prelude=tell) as program:
+        assert (await program.get(PROOF)).status == 200
+        program.signal(signal.SIGINT)
+        assert await program.ended() == 0
+        spared = int(program.out.read_text().split()[-1])
+    assert spared > 10_000  # the objects of a program of this size, by far most of those that it ever has
