@@ -7,7 +7,6 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from app.core.errors import ProofError
-from app.core.provable_block import ProvableBlock
 from app.metrics import Metrics
 
 from .head import HeadTracker
@@ -25,21 +24,21 @@ class Anchoring:
         rules: ChainRules,
         anchors: Anchors,
         head: HeadTracker,
-        block_at: Callable[[int], Awaitable[ProvableBlock]],
+        root_at: Callable[[int], Awaitable[bytes]],
         turns: asyncio.Semaphore,
         metrics: Metrics,
         caught_up: asyncio.Event,
     ) -> None:
-        """`block_at` yields the checked canonical block of a finalized height, filled in the class BACKFILL; `turns` bounds the
-        claims to permits of that class, which others make too. `caught_up` is set once every height that is final at that moment
-        is anchored."""
+        """`root_at` yields the usc root of a finalized height, whose block is filled in the class BACKFILL if need be; `turns`
+        bounds the claims to permits of that class, which others make too. `caught_up` is set once every height that is final at
+        that moment is anchored."""
         self._rules = rules
         self._anchors = anchors
         self._head = head
         self._metrics = metrics
         self._caught_up = caught_up
         self._head_moved = asyncio.Event()
-        self._block_at = block_at
+        self._root_at = root_at
         self._turns = turns
         self.stalled: str | None = None
 
@@ -74,4 +73,4 @@ class Anchoring:
 
     async def _root_in_turn(self, height: int) -> bytes:
         async with self._turns:
-            return (await self._block_at(height)).usc_root
+            return await self._root_at(height)

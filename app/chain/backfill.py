@@ -16,11 +16,13 @@ import enum
 import logging
 from collections.abc import Awaitable, Callable
 
+from app.core.blocks import Noted
 from app.core.breadth import Breadth
 from app.core.budget import Priority
 from app.core.errors import HistoryUnavailable, NotFinalized, ProofError
 from app.core.gaps import Backlog, Heights, Window
 from app.core.provable_block import ProvableBlock
+from app.core.provable_block import Verdict as Proven
 from app.core.setbacks import Setbacks
 
 from .cache import BlockCache
@@ -135,6 +137,10 @@ class Backfill:
 
     # --- what happens -----------------------------------------------------------------------------------------------
 
+    def is_filling(self, height: int) -> bool:
+        """Whether a fill of its own is in flight for this height."""
+        return height in self._in_flight
+
     def head_moved(self) -> None:
         """There may be more to fill."""
         self._wake.set()
@@ -199,12 +205,12 @@ class Backfill:
                 if not error.retriable:
                     if judge(error) is not Verdict.PERMANENT or isinstance(error, HistoryUnavailable):
                         break
-                    await self._ledger.note(height, None, b"")
+                    await self._ledger.note([Noted(height, None)])
                     return Outcome.REFUSED, code
             else:
                 code = "InconsistentSource"
                 if block.settled:
-                    await self._ledger.note(height, block.block_hash, block.transaction_hashes)
+                    await self._ledger.note([noted(block, anchored=self._anchors is not None)])
                     return Outcome.FILLED, ""
             if pause_s is not None:
                 await pause(pause_s)
@@ -302,9 +308,9 @@ class Backfill:
             if not self._in_flight[height]:
                 return  # it may be another block by now
             if block is None:
-                await self._ledger.note(height, None, b"")
+                await self._ledger.note([Noted(height, None)])
             else:
-                await self._ledger.note(height, block.block_hash, block.transaction_hashes)
+                await self._ledger.note([noted(block, anchored=self._anchors is not None)])
             if self._in_flight[height]:
                 self._backlog.note(height)
 
@@ -314,3 +320,9 @@ class Backfill:
         self._setbacks.failed(height, began_at, self._clock.now())
         if self._setbacks.outage and not was_out:
             log.warning("backfill fails", extra={"chain": self._rules.name, "height": height, "code": code})
+
+
+def noted(block: ProvableBlock, *, anchored: bool, asked: bool = False) -> Noted:
+    """What a ledger is told of a final block; its usc root where the chain has anchors and the block has one."""
+    proven = anchored and block.leaves_verdict is Proven.PROVEN
+    return Noted(block.height, block.block_hash, block.transaction_hashes, block.usc_root if proven else None, asked)

@@ -14,8 +14,9 @@ from .anchoring import Anchoring
 from .backfill import Backfill
 from .cache import BlockCache
 from .head import HeadTracker
+from .keeping import Keeping
 from .permits import Permits
-from .ports import Anchors, Builder, Clock, Ledger
+from .ports import Anchors, Builder, Clock
 from .rules import ChainRules
 from .supervision import Loop, supervise
 
@@ -30,13 +31,15 @@ class Background:
         cache: BlockCache[ProvableBlock],
         permits: Permits,
         anchors: Anchors | None,
-        ledger: Ledger | None,
+        keeping: Keeping | None,
         builder: Builder,
         block_at: Callable[[int], Awaitable[ProvableBlock]],
+        root_at: Callable[[int], Awaitable[bytes]],
         metrics: Metrics,
         clock: Clock,
     ) -> None:
-        """`block_at` yields the checked canonical block of a finalized height, filled in the class BACKFILL."""
+        """`block_at` yields the checked canonical block of a finalized height, filled in the class BACKFILL; `root_at` its usc
+        root, and fills it only where that is not known."""
         self._metrics = metrics
         self._loops: list[tuple[Loop, Purpose, Callable[[], Awaitable[None]]]] = [
             (Loop(f"head:{rules.name}"), Purpose.HEAD, head.run)
@@ -49,11 +52,12 @@ class Background:
         if anchors is None:
             self.anchored.set()
         else:
-            self._anchoring = Anchoring(rules, anchors, head, block_at, turns, metrics, self.anchored)
+            self._anchoring = Anchoring(rules, anchors, head, root_at, turns, metrics, self.anchored)
             self._loops.append((Loop(f"anchors:{rules.name}"), Purpose.BACKFILL, self._anchoring.run))
         self.backfill: Backfill | None = None
-        if ledger is not None:
-            self.backfill = Backfill(rules, head, cache, permits, ledger, anchors, builder, block_at, turns, clock)
+        if keeping is not None:
+            self._loops.append((Loop(f"keeping:{rules.name}"), Purpose.BACKFILL, keeping.run))
+            self.backfill = Backfill(rules, head, cache, permits, keeping, anchors, builder, block_at, turns, clock)
             self._loops.append((Loop(f"backfill:{rules.name}"), Purpose.BACKFILL, self.backfill.run))
 
     def __repr__(self) -> str:

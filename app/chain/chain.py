@@ -13,32 +13,30 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.core.blocks import BlockRef, Position
+from app.core.blocks import BlockRef, Noted
 from app.core.budget import Priority
-from app.core.continuity import ContinuityProof, cut
-from app.core.deadlines import deadline, require_useful
-from app.core.errors import BlockNotOnSourceChain, InconsistentSource, NotFinalized, TxHashNotFound
+from app.core.errors import NotFinalized
 from app.core.finality import Finality, Level
-from app.core.hexadecimal import to_hex
 from app.core.provable_block import ProvableBlock
 from app.metrics import Metrics
 
+from .backfill import noted
 from .background import Background
 from .cache import BlockCache
 from .canon import Canon
+from .continuing import Continuing, Continuity
 from .filling import Filling
-from .flight import Flights, Stage
+from .finding import Finding
 from .head import HeadTracker
+from .keeping import Keeping
 from .known import Known
 from .listing import listing_of
 from .load import Load
 from .news import News
-from .ports import Anchors, Builder, Clock, Ledger, Upstream
+from .ports import Anchors, BlockStore, Builder, Clock, Ledger, Upstream
+from .roots import Roots
 from .rules import ChainRules
 from .supervision import Loop
-
-REPLACED_TRIES = 3
-"""How often a block is looked for again when a reorg replaced it, or moved a transaction out of it, while it was filled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +47,6 @@ class Found:
     finality: Finality
     cached: bool
     index: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Continuity:
-    """A continuity proof, and the anchor that it ends in."""
-
-    proof: ContinuityProof
-    upper_height: int
-    upper_digest: bytes
 
 
 class Chain:
@@ -73,9 +62,10 @@ class Chain:
         clock: Clock,
         *,
         ledger: Ledger | None = None,
+        store: BlockStore | None = None,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """`anchors` None: no usc proofs. `ledger` None: no backfill."""
+        """`anchors` None: no usc proofs. `ledger` None: no backfill. `store` None: blocks are kept in memory alone."""
         self._rules = rules
         self._upstream = upstream
         self._builder = builder
@@ -100,7 +90,11 @@ class Chain:
         self.cache: BlockCache[ProvableBlock] = BlockCache(rules.cache_bytes)
         self.load = Load(rules, metrics, clock)
         self.permits = self.load.permits
-        self._known = Known(rules.key, self.cache, anchors)
+        self.roots = Roots()
+        self.keeping = (
+            None if ledger is None else Keeping(rules.name, ledger, store, builder, self.cache, clock, jitter)
+        )
+        self._known = Known(rules.key, self.cache, anchors, self.roots)
         self.canon = Canon(upstream, self.head, self.cache, clock, min_useful_s=rules.min_useful_s, jitter=jitter)
         self.filling = Filling(
             rules,
@@ -115,9 +109,36 @@ class Chain:
             on_landed=self._on_landed,
             jitter=jitter,
         )
-        self._positions: Flights[bytes, Position | None] = Flights(clock, first_stage=Stage.RESOLVING, jitter=jitter)
+        self._finding = Finding(
+            rules,
+            upstream,
+            self.head,
+            self.cache,
+            self.canon,
+            self.filling,
+            self.keeping,
+            self._note_of,
+            clock,
+            jitter,
+        )
+        self._continuing: Continuing | None = None
+        self._ahead: Continuing | None = None
+        if anchors is not None:
+            shared = (anchors, self._known, self.roots, self.keeping)
+            self._continuing = Continuing(*shared, self._block_wanted)
+            self._ahead = Continuing(*shared, self._block_ahead)
         self._background = Background(
-            rules, self.head, self.cache, self.permits, anchors, ledger, builder, self._block_ahead, metrics, clock
+            rules,
+            self.head,
+            self.cache,
+            self.permits,
+            anchors,
+            self.keeping,
+            builder,
+            self._block_ahead,
+            self._root_ahead,
+            metrics,
+            clock,
         )
         self.anchored = self._background.anchored
         self.backfill = self._background.backfill
@@ -203,104 +224,39 @@ class Chain:
     async def block(self, ref: BlockRef, level: Level = Level.LATEST) -> Found:
         """The checked block, canonical now. Raises `BlockNotOnSourceChain`, `NotFinalized`, and what a fill raises."""
         if ref.block_hash is not None:
-            return self._at_level(*await self._by_hash(ref.block_hash), level)
+            return self._at_level(*await self._finding.by_hash(ref.block_hash), level)
         assert ref.height is not None
         if level is not Level.LATEST and self.head.observed_at is not None:
             self._require_level(ref.height, level)
-        return self._at_level(*await self._by_height(ref.height), level)
+        return self._at_level(*await self._finding.by_height(ref.height), level)
 
     async def transaction(self, tx_hash: bytes, level: Level = Level.LATEST) -> Found:
         """The checked block that holds the transaction, and its index there.
 
         Raises `TxHashNotFound`, `TxNotMined`, `NotCommittedByHeader`, and what `block` raises.
         """
-        for _ in range(REPLACED_TRIES):
-            position = self.cache.position_of(tx_hash)
-            if position is None:
-                if tx_hash not in self._positions:
-                    require_useful(self._rules.min_useful_s, self._clock.now(), Stage.RESOLVING.value)
-                position = await self._positions.get(
-                    tx_hash, lambda _: self._position(tx_hash), deadline=deadline.get()
-                )
-            if position is None:
-                raise TxHashNotFound(f"tx hash not found: {to_hex(tx_hash)}")
-            held = await self._at(position)
-            if held is None:
-                self.cache.forget_position(tx_hash)
-                continue
-            block, cached = held
-            index = block.index_of(tx_hash)
-            if index is None:
-                raise InconsistentSource(
-                    f"the upstream puts transaction {to_hex(tx_hash)} into block {block.height}, which does not hold it"
-                )
-            found = self._at_level(block, cached, level)
-            return Found(found.block, found.finality, found.cached, index)
-        raise InconsistentSource(f"transaction {to_hex(tx_hash)} moved between blocks while it was looked up")
+        block, cached, index = await self._finding.by_transaction(tx_hash)
+        found = self._at_level(block, cached, level)
+        return Found(found.block, found.finality, found.cached, index)
 
     async def continuity(self, lo: int, hi: int) -> Continuity:
         """The roots from `lo` to the anchor at or above `hi`, and the digest below: checked to end in that anchor."""
         self.require_anchored(lo, hi)
-        assert self.anchors is not None
-        bracket = self.anchors.bracket(lo, hi)
-        roots = self.anchors.known_roots(bracket.lower + 1, bracket.upper)
-        if roots is None:
-            roots = tuple([await self._root_at(height) for height in range(bracket.lower + 1, bracket.upper + 1)])
-        return Continuity(cut(bracket, roots, lo), bracket.upper, bracket.upper_digest)
+        assert self._continuing is not None
+        return await self._continuing.prove(lo, hi)
 
-    # --- finding blocks ---------------------------------------------------------------------------------------------
+    # --- for the background -----------------------------------------------------------------------------------------
 
-    async def _by_height(self, height: int, priority: Priority = Priority.REQUEST) -> tuple[ProvableBlock, bool]:
-        """The canonical block at `height`, and whether it was at hand."""
-        for _ in range(REPLACED_TRIES):
-            pinned = self.cache.hash_at(height)
-            held = None if pinned is None else self.filling.held(pinned)
-            if held is None or pinned is None:
-                break
-            if await self.canon.holds(height, pinned):
-                return held, True
-        await self.canon.require_reached(height)
-        for _ in range(REPLACED_TRIES):
-            block = await self.filling.block(BlockRef(height=height), priority)
-            if not self.canon.needs_asking(height) or await self.canon.holds(height, block.block_hash):
-                return block, False
-        raise InconsistentSource(f"block {height} was replaced again and again while it was read")
+    async def _block_wanted(self, height: int) -> ProvableBlock:
+        block, _ = await self._finding.by_height(height)
+        return block
 
-    async def _at(self, position: Position) -> tuple[ProvableBlock, bool] | None:
-        """The block that a position names, and whether it was at hand; None when it is not the canonical one there by now."""
-        block = self.filling.held(position.block_hash)
-        if block is not None:
-            return (block, True) if await self.canon.holds(position.height, position.block_hash) else None
-        try:
-            block, cached = await self._by_height(position.height)
-        except BlockNotOnSourceChain:
-            return None
-        return (block, cached) if block.block_hash == position.block_hash else None
-
-    async def _by_hash(self, block_hash: bytes) -> tuple[ProvableBlock, bool]:
-        block = self.filling.held(block_hash)
-        cached = block is not None
-        if block is None:
-            block = await self.filling.block(BlockRef(block_hash=block_hash))
-        if not await self.canon.holds(block.height, block_hash):
-            raise BlockNotOnSourceChain(
-                f"block {to_hex(block_hash)} is not the canonical block at height {block.height} (it may have been replaced)"
-            )
-        return block, cached
-
-    async def _position(self, tx_hash: bytes) -> Position | None:
-        position = await self._upstream.position(tx_hash)
-        head = self.head.heads.head
-        if position is not None and head is not None and position.height > head:
-            await self.head.refresh()
-        return position
-
-    async def _root_at(self, height: int) -> bytes:
-        block, _ = await self._by_height(height)
-        return block.usc_root
+    async def _root_ahead(self, height: int) -> bytes:
+        assert self._ahead is not None
+        return await self._ahead.root_at(height)
 
     async def _block_ahead(self, height: int) -> ProvableBlock:
-        block, _ = await self._by_height(height, Priority.BACKFILL)
+        block, _ = await self._finding.by_height(height, Priority.BACKFILL)
         return block
 
     # --- levels -----------------------------------------------------------------------------------------------------
@@ -316,6 +272,13 @@ class Chain:
 
     # --- background -------------------------------------------------------------------------------------------------
 
+    async def restore(self) -> None:
+        """Takes up what was known when the ledger was last written to. What cannot be had now is done without."""
+        if self.keeping is not None:
+            finalized = await self.keeping.known_finalized()
+            if finalized is not None:
+                self.head.restore(finalized)
+
     async def run(self) -> None:
         """Every loop of this chain, until cancelled."""
         await self._background.run()
@@ -325,17 +288,31 @@ class Chain:
         await self.head.aclose()
         await self.filling.aclose()
         await self.canon.aclose()
-        await self._positions.aclose()
+        await self._finding.aclose()
+        if self.keeping is not None:
+            await self.keeping.aclose()
+
+    def _note_of(self, block: ProvableBlock) -> Noted:
+        ahead = self.backfill is not None and self.backfill.is_filling(block.height)
+        return noted(block, anchored=self.anchors is not None, asked=not ahead)
 
     def _on_landed(self, block: ProvableBlock, ref: BlockRef, was_final: bool) -> None:
         if ref.height is not None:
             self.canon.pin(block.height, block.block_hash, final=was_final)
+        note = self._note_of(block)
+        if note.usc_root is not None and self.cache.hash_at(block.height) == block.block_hash:
+            self.roots.note(block.height, note.usc_root)
+        if self.keeping is not None:
+            self.keeping.landed(block, note if was_final and ref.height is not None else None)
 
     def _on_head(self) -> None:
         self._background.head_moved()
         safe = self.head.heads.safe
         if safe is not None:
             self._metrics.chain_safe_head.labels(self.name).set(safe)
+        finalized = self.head.heads.finalized
+        if self.keeping is not None and finalized is not None:
+            self.keeping.became_final(finalized)
 
     def _on_reorg(self, height: int) -> None:
         """Pins from `height` up are dropped before any new answer; blocks by hash stay true. How deep the reorg reaches is not
@@ -344,4 +321,5 @@ class Chain:
         self.canon.overtake(height)
         self._background.overtake(height)
         self.filling.overtake(0 if finalized is None else min(height, finalized + 1))
-        self._positions.invalidate(lambda _: True)
+        self._finding.overtake()
+        self.roots.forget_from(height)

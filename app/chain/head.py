@@ -123,6 +123,12 @@ class HeadTracker:
         """How sure the chain is of `height`, and on whose word."""
         return self.heads.finality_of(height)
 
+    def restore(self, finalized: int) -> None:
+        """This height was final before the first poll: nothing that is final can cease to be. The word for it is not known any
+        more, so the first poll that knows a tag decides as if nothing had been."""
+        if self.heads.finalized is None:
+            self.heads = Heads(safe=finalized, finalized=finalized, by="depth")
+
     async def run(self) -> None:
         """Polls until cancelled. A failed poll is remembered and tried again at the next turn; it does not end the loop."""
         while True:

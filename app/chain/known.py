@@ -9,15 +9,17 @@ from app.core.provable_block import ProvableBlock
 
 from .cache import BlockCache
 from .ports import Anchors
+from .roots import Roots
 
 
 class Known:
     """Reads the settled blocks and the anchors of one chain. No method waits, asks or counts."""
 
-    def __init__(self, chain_key: int, cache: BlockCache[ProvableBlock], anchors: Anchors | None) -> None:
+    def __init__(self, chain_key: int, cache: BlockCache[ProvableBlock], anchors: Anchors | None, roots: Roots) -> None:
         self._chain_key = chain_key
         self._cache = cache
         self._anchors = anchors
+        self._roots = roots
 
     def block(self, ref: BlockRef) -> ProvableBlock | None:
         """The settled block, if it is known to be canonical for good; None says nothing."""
@@ -60,4 +62,4 @@ class Known:
             bracket = self._anchors.bracket(lo, hi)
         except ProofError:
             return True
-        return self._anchors.known_roots(bracket.lower + 1, bracket.upper) is not None
+        return bracket is not None and not self._roots.missing(bracket.lower + 1, bracket.upper)

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
-from app.core.blocks import BlockBodies, BlockName, BlockRef, Position, Sighting
+from app.core.blocks import BlockBodies, BlockName, BlockRef, Noted, Position, Sighting
 from app.core.continuity import Bracket
 from app.core.provable_block import BuildRequest, ProvableBlock
 
-__all__ = ["Anchors", "BlockBodies", "BlockName", "BlockRef", "Builder", "Clock", "Ledger", "Position", "Upstream"]
+__all__ = [
+    "Anchors",
+    "BlockBodies",
+    "BlockName",
+    "BlockRef",
+    "BlockStore",
+    "Builder",
+    "Clock",
+    "Ledger",
+    "Noted",
+    "Position",
+    "Upstream",
+]
 
 T = TypeVar("T")
 
@@ -82,6 +94,11 @@ class Builder(Protocol):
 
     async def build(self, request: BuildRequest) -> ProvableBlock: ...
 
+    async def reopen(self, packed: bytes, block_hash: bytes) -> ProvableBlock:
+        """A block that was packed before, checked as if it were new: the header hashes to `block_hash`, each tree is rebuilt
+        from its leaves. Raises `ContentInvalid` when any of it does not agree."""
+        ...
+
 
 class Anchors(Protocol):
     """Where (height, digest) pairs that verifiers accept come from. `None` stands for a chain without any."""
@@ -96,30 +113,65 @@ class Anchors(Protocol):
         """The newest anchored height, or None while there is none."""
         ...
 
-    def bracket(self, lo: int, hi: int) -> Bracket:
-        """The anchors around [lo, hi]. Raises `AttestationsMissing`, `BlockNotReady` or `Internal` (a hole)."""
+    @property
+    def checkpoint_height(self) -> int | None:
+        """The newest checkpoint, or None while there is none."""
         ...
 
-    async def advance(self, finalized: int, root_at: Callable[[int], Awaitable[bytes]]) -> None:
-        """Called by the chain whenever its finalized height moved; `root_at` yields the usc root of a finalized height."""
+    @property
+    def poll_interval_s(self) -> float | None:
+        """How often `advance` is to be called although the finalized height stands still; None: never."""
         ...
 
-    def known_roots(self, first: int, last: int) -> tuple[bytes, ...] | None:
-        """The usc roots of [first, last] where all of them are at hand, else None."""
+    def bracket(self, lo: int, hi: int) -> Bracket | None:
+        """The anchors around [lo, hi], from memory; None when they have to be asked for. Raises `AttestationsMissing`,
+        `BlockNotReady` or `Internal` (a hole)."""
+        ...
+
+    async def find(self, lo: int, hi: int) -> Bracket:
+        """The anchors around [lo, hi], asked for where they are not known. Raises what `bracket` raises, and `RpcUnavailable`."""
+        ...
+
+    def holds(self, bracket: Bracket) -> bool:
+        """Whether both of its anchors still stand. Asked in the last step before a proof is made of it."""
+        ...
+
+    async def advance(self, finalized: int | None, root_at: Callable[[int], Awaitable[bytes]]) -> None:
+        """Called by the chain whenever its finalized height moved, or it is time to poll; `root_at` yields the usc root of a
+        finalized height."""
         ...
 
 
 class Ledger(Protocol):
-    """What is remembered of one chain's backfill, if possible for longer than the process lives. Each call is one transaction:
-    done or not done, whatever happens meanwhile. Raises what its store raises; the loop that asked is then started anew."""
+    """What is remembered of one chain's final blocks, if possible for longer than the process lives. Each call is one
+    transaction: done or not done, whatever happens meanwhile. Raises `StoreUnavailable`, within seconds; it never hangs."""
 
     async def done(self) -> tuple[tuple[int, int], ...]:
         """The heights that were noted and not forgotten, as closed intervals, lowest first."""
         ...
 
-    async def note(self, height: int, block_hash: bytes | None, transaction_hashes: bytes) -> None:
-        """`height` is done: this block stands there, holding these transactions (their hashes, in order, joined). None and no
-        transactions: the block was refused for good."""
+    async def note(self, blocks: Sequence[Noted]) -> None:
+        """These heights are done. Noting twice changes nothing; another block at a height that was noted takes its place."""
+        ...
+
+    async def hash_at(self, height: int) -> bytes | None:
+        """The block that was noted there."""
+        ...
+
+    async def position(self, tx_hash: bytes) -> Position | None:
+        """Where a noted block holds the transaction."""
+        ...
+
+    async def roots(self, first: int, last: int) -> tuple[tuple[int, bytes], ...]:
+        """The usc roots that were noted in [first, last], ascending, by height."""
+        ...
+
+    async def finalized(self) -> int | None:
+        """The greatest height that was ever told to be final."""
+        ...
+
+    async def note_finalized(self, height: int) -> None:
+        """`height` is final. A lower one than before changes nothing."""
         ...
 
     async def forget_from(self, height: int) -> None:
@@ -127,7 +179,23 @@ class Ledger(Protocol):
         ...
 
     async def forget_below(self, height: int) -> None:
-        """Nothing below `height` is wanted any more."""
+        """Nothing below `height` is wanted any more but its usc root."""
+        ...
+
+
+class BlockStore(Protocol):
+    """Where one chain's checked blocks are kept for longer than the process lives, or for others to read. Never raises."""
+
+    async def get(self, block_hash: bytes) -> bytes | None:
+        """What was put under this hash, to the byte; None when there is nothing, it was damaged, or it cannot be had now."""
+        ...
+
+    def put(self, block_hash: bytes, height: int, packed: bytes) -> None:
+        """Takes a packed block for writing. Waits for nothing; what finds no room is dropped, and counted."""
+        ...
+
+    async def drop(self, block_hash: bytes) -> None:
+        """What is kept under this hash turned out to be no such block."""
         ...
 
 

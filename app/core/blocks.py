@@ -58,3 +58,19 @@ class Position:
     block_hash: bytes
     height: int
     index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """What a ledger is told of one finalized height.
+
+    `block_hash` None: the block there was refused for good, and holds no transactions to speak of. `transaction_hashes` are 32
+    bytes each, in order, joined; `usc_root` is that of an anchored chain. `asked`: somebody asked for this block, which is kept
+    when the window of the backfill has left it behind.
+    """
+
+    height: int
+    block_hash: bytes | None
+    transaction_hashes: bytes = b""
+    usc_root: bytes | None = None
+    asked: bool = False

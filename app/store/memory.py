@@ -1,12 +1,15 @@
-"""What a chain remembers of its backfill, for as long as the process lives."""
+"""What a chain remembers of its final blocks, for as long as the process lives."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from app.core.blocks import Noted, Position
 from app.core.gaps import Heights
 
 
 class MemoryLedger:
-    """Fits the chain's `Ledger`. Keeps which heights are done, and no positions: blocks in memory know those themselves."""
+    """Fits the chain's `Ledger`. Keeps which heights are done; blocks in memory know the rest themselves."""
 
     def __init__(self) -> None:
         self._done = Heights()
@@ -18,9 +21,29 @@ class MemoryLedger:
         """As the port says."""
         return tuple(self._done)
 
-    async def note(self, height: int, block_hash: bytes | None, transaction_hashes: bytes) -> None:
+    async def note(self, blocks: Sequence[Noted]) -> None:
         """As the port says."""
-        self._done.add(height, height)
+        for block in blocks:
+            self._done.add(block.height, block.height)
+
+    async def hash_at(self, height: int) -> bytes | None:
+        """None: what is not in the chain's memory is not in this one."""
+        return None
+
+    async def position(self, tx_hash: bytes) -> Position | None:
+        """None, as above."""
+        return None
+
+    async def roots(self, first: int, last: int) -> tuple[tuple[int, bytes], ...]:
+        """None, as above."""
+        return ()
+
+    async def finalized(self) -> int | None:
+        """None, as above."""
+        return None
+
+    async def note_finalized(self, height: int) -> None:
+        """Nothing is kept of it."""
 
     async def forget_from(self, height: int) -> None:
         """As the port says."""

@@ -1,0 +1,179 @@
+"""From a height, a hash or a transaction to the checked block that the chain has there now.
+
+Memory is looked into first, then what was kept; then a block is filled.
+
+A pin says which block is canonical at a height. What the ledger kept is final, and pins it without asking anybody; what the
+block store kept is any checked block, canonical or not.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from app.core.blocks import BlockRef, Noted, Position
+from app.core.budget import Priority
+from app.core.deadlines import deadline, require_useful
+from app.core.errors import BlockNotOnSourceChain, InconsistentSource, TxHashNotFound
+from app.core.hexadecimal import to_hex
+from app.core.provable_block import ProvableBlock
+
+from .cache import BlockCache
+from .canon import Canon
+from .filling import Filling
+from .flight import Flights, Stage
+from .head import HeadTracker
+from .keeping import Keeping
+from .ports import Clock, Upstream
+from .rules import ChainRules
+
+REPLACED_TRIES = 3
+"""How often a block is looked for again when a reorg replaced it, or moved a transaction out of it, while it was filled."""
+
+
+class Finding:
+    """Owned by its chain. Every method that finds a block also says whether it was at hand: nothing had to be fetched for it."""
+
+    def __init__(
+        self,
+        rules: ChainRules,
+        upstream: Upstream,
+        head: HeadTracker,
+        cache: BlockCache[ProvableBlock],
+        canon: Canon,
+        filling: Filling,
+        keeping: Keeping | None,
+        note_of: Callable[[ProvableBlock], Noted],
+        clock: Clock,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._rules = rules
+        self._upstream = upstream
+        self._head = head
+        self._cache = cache
+        self._canon = canon
+        self._filling = filling
+        self._keeping = keeping
+        self._note_of = note_of
+        self._clock = clock
+        self._positions: Flights[bytes, Position | None] = Flights(clock, first_stage=Stage.RESOLVING, jitter=jitter)
+
+    def __repr__(self) -> str:
+        return f"<Finding {self._rules.name} {self._positions!r}>"
+
+    async def by_height(self, height: int, priority: Priority = Priority.REQUEST) -> tuple[ProvableBlock, bool]:
+        """The canonical block at `height`. Raises `BlockNotOnSourceChain`, and what a fill raises."""
+        for _ in range(REPLACED_TRIES):
+            pinned = self._cache.hash_at(height) or await self._final_hash(height)
+            held = None if pinned is None else self._filling.held(pinned) or await self._kept(pinned)
+            if held is None or pinned is None:
+                break
+            if await self._canon.holds(height, pinned):
+                return held, True
+        await self._canon.require_reached(height)
+        for _ in range(REPLACED_TRIES):
+            block = await self._filling.block(BlockRef(height=height), priority)
+            if not self._canon.needs_asking(height) or await self._canon.holds(height, block.block_hash):
+                return block, False
+        raise InconsistentSource(f"block {height} was replaced again and again while it was read")
+
+    async def by_hash(self, block_hash: bytes) -> tuple[ProvableBlock, bool]:
+        """The block of that hash, if it is canonical; else `BlockNotOnSourceChain`."""
+        block = self._filling.held(block_hash) or await self._kept(block_hash)
+        at_hand = block is not None
+        if block is None:
+            block = await self._filling.block(BlockRef(block_hash=block_hash))
+        if not await self._holds(block):
+            raise BlockNotOnSourceChain(
+                f"block {to_hex(block_hash)} is not the canonical block at height {block.height} (it may have been replaced)"
+            )
+        return block, at_hand
+
+    async def by_transaction(self, tx_hash: bytes) -> tuple[ProvableBlock, bool, int]:
+        """The canonical block that holds the transaction, and its index there.
+
+        Raises `TxHashNotFound`, `TxNotMined`, `NotCommittedByHeader`, and what finding a block raises.
+        """
+        for attempt in range(REPLACED_TRIES):
+            position = self._cache.position_of(tx_hash)
+            if position is None and attempt == 0:
+                position = await self._kept_position(tx_hash)
+            if position is None:
+                if tx_hash not in self._positions:
+                    require_useful(self._rules.min_useful_s, self._clock.now(), Stage.RESOLVING.value)
+                position = await self._positions.get(
+                    tx_hash, lambda _: self._position(tx_hash), deadline=deadline.get()
+                )
+            if position is None:
+                raise TxHashNotFound(f"tx hash not found: {to_hex(tx_hash)}")
+            found = await self._at(position)
+            if found is None:
+                self._cache.forget_position(tx_hash)
+                continue
+            block, at_hand = found
+            index = block.index_of(tx_hash)
+            if index is None:
+                raise InconsistentSource(
+                    f"the upstream puts transaction {to_hex(tx_hash)} into block {block.height}, which does not hold it"
+                )
+            return block, at_hand, index
+        raise InconsistentSource(f"transaction {to_hex(tx_hash)} moved between blocks while it was looked up")
+
+    def overtake(self) -> None:
+        """A reorg: no position under way is believed."""
+        self._positions.invalidate(lambda _: True)
+
+    async def aclose(self) -> None:
+        """Ends what is in flight."""
+        await self._positions.aclose()
+
+    # --- steps ------------------------------------------------------------------------------------------------------
+
+    async def _at(self, position: Position) -> tuple[ProvableBlock, bool] | None:
+        """The block that a position names; None when it is not the canonical one there by now."""
+        block = self._filling.held(position.block_hash) or await self._kept(position.block_hash)
+        if block is not None:
+            return (block, True) if await self._holds(block) else None
+        try:
+            block, at_hand = await self.by_height(position.height)
+        except BlockNotOnSourceChain:
+            return None
+        return (block, at_hand) if block.block_hash == position.block_hash else None
+
+    async def _position(self, tx_hash: bytes) -> Position | None:
+        position = await self._upstream.position(tx_hash)
+        head = self._head.heads.head
+        if position is not None and head is not None and position.height > head:
+            await self._head.refresh()
+        return position
+
+    async def _holds(self, block: ProvableBlock) -> bool:
+        """Whether the block is canonical now. One that is so for good is noted, wherever it came from."""
+        if not await self._canon.holds(block.height, block.block_hash):
+            return False
+        if self._keeping is not None and self._cache.pin_is_final(block.height) and block.settled:
+            self._keeping.noted(self._note_of(block))
+        return True
+
+    async def _kept(self, block_hash: bytes) -> ProvableBlock | None:
+        return None if self._keeping is None else await self._keeping.block(block_hash)
+
+    async def _final_hash(self, height: int) -> bytes | None:
+        """The block noted as final at `height`, which is thereby pinned."""
+        if self._keeping is None or not self._canon.is_final(height):
+            return None
+        block_hash = await self._keeping.hash_at(height)
+        return None if block_hash is None else self._pinned(height, block_hash)
+
+    async def _kept_position(self, tx_hash: bytes) -> Position | None:
+        """Where a block noted as final holds the transaction; that block is thereby pinned."""
+        position = None if self._keeping is None else await self._keeping.position(tx_hash)
+        if position is not None and self._canon.is_final(position.height):
+            self._pinned(position.height, position.block_hash)
+        return position
+
+    def _pinned(self, height: int, block_hash: bytes) -> bytes:
+        """What is pinned for good stays."""
+        if not self._cache.pin_is_final(height):
+            self._canon.pin(height, block_hash, final=True)
+        return self._cache.hash_at(height) or block_hash

@@ -1,0 +1,255 @@
+"""What outlives the process: final blocks are noted in the ledger, checked blocks are put into the block store, both behind the
+requests that brought them in; and what was kept is looked up before a node is asked for it.
+
+    landed -> queue -> store.put(packed)       -> ledger.note(height, hash, transactions, root), where the height is final
+    asked  <- reopened and checked <- store    <- where does this transaction stand, which block is final at this height?
+
+Nothing here is needed to answer: a database or a store that cannot be had costs a bounded wait, once, and is then left alone for
+a moment. What is read back is checked as if it came from a node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from cachetools import LRUCache
+
+from app.core.blocks import Noted, Position
+from app.core.deadlines import deadline
+from app.core.errors import ContentInvalid, ProofError
+from app.core.lasting import StoreUnavailable
+from app.core.provable_block import ProvableBlock
+
+from .cache import BlockCache
+from .flight import Flights, Stage
+from .ports import BlockStore, Builder, Clock, Ledger
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+READ_LIMIT_S = 0.25
+"""How long a request waits for the ledger before a node is asked instead."""
+
+PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0)
+"""How long a ledger that failed is not asked again, the longer the more often it failed in a row."""
+
+MAX_WAITING = 512
+"""So many blocks may wait to be kept; beyond that the oldest are not."""
+
+PACKED_HERE_BYTES = 1 << 20
+"""Packing a larger block is left to a thread."""
+
+
+class Keeping:
+    """Owned by its chain, which runs `run`. Fits the chain's `Ledger` for its backfill, whose notes are made once."""
+
+    def __init__(
+        self,
+        chain: str,
+        ledger: Ledger,
+        store: BlockStore | None,
+        builder: Builder,
+        cache: BlockCache[ProvableBlock],
+        clock: Clock,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._chain = chain
+        self._ledger = ledger
+        self._store = store
+        self._builder = builder
+        self._cache = cache
+        self._clock = clock
+        self._reads: Flights[bytes, ProvableBlock | None] = Flights(clock, first_stage=Stage.RESOLVING, jitter=jitter)
+        self._waiting: deque[tuple[ProvableBlock | None, Noted | None]] = deque()
+        self._finalized: int | None = None
+        self._wake = asyncio.Event()
+        self._noted: LRUCache[int, bytes] = LRUCache(4096)
+        self._failures = 0
+        self._silent_until = 0.0
+        self.dropped = 0
+
+    def __repr__(self) -> str:
+        return f"<Keeping {self._chain} {len(self._waiting)} waiting, {self.dropped} dropped>"
+
+    @property
+    def waiting(self) -> int:
+        """Blocks that are still to be kept."""
+        return len(self._waiting)
+
+    @property
+    def ledger_up(self) -> bool:
+        """Whether the ledger answered when it was asked last."""
+        return not self._failures
+
+    # --- what was kept ----------------------------------------------------------------------------------------------
+
+    async def known_finalized(self) -> int | None:
+        """The greatest height that was final when the ledger was last written to; None when it cannot be had."""
+        return await self._told(self._ledger.finalized)
+
+    async def hash_at(self, height: int) -> bytes | None:
+        """The final block at this height, if it was noted and the ledger can be had."""
+        return await self._told(lambda: self._ledger.hash_at(height))
+
+    async def position(self, tx_hash: bytes) -> Position | None:
+        """Where a final block holds the transaction, likewise."""
+        return await self._told(lambda: self._ledger.position(tx_hash))
+
+    async def roots(self, first: int, last: int) -> tuple[tuple[int, bytes], ...]:
+        """The usc roots noted in [first, last], likewise."""
+        return await self._told(lambda: self._ledger.roots(first, last)) or ()
+
+    async def block(self, block_hash: bytes) -> ProvableBlock | None:
+        """The block that is kept under this hash, checked again and now in memory; None when there is none that is worth
+        anything. Read once for all who ask meanwhile."""
+        if self._store is None:
+            return None
+        return await self._reads.get(
+            block_hash, lambda _: self._read(block_hash), land=self._into_memory, deadline=deadline.get()
+        )
+
+    def _into_memory(self, block: ProvableBlock | None) -> None:
+        if block is not None:
+            self._cache.land(block)
+
+    async def _read(self, block_hash: bytes) -> ProvableBlock | None:
+        assert self._store is not None
+        packed = await self._store.get(block_hash)
+        if packed is None:
+            return None
+        try:
+            return await self._builder.reopen(packed, block_hash)
+        except ContentInvalid as error:
+            log.warning("a kept block is dropped", extra={"chain": self._chain, "check": error.check})
+            await self._store.drop(block_hash)
+        except ProofError:  # no builder to be had: the block is as good as absent
+            pass
+        return None
+
+    async def _told(self, ask: Callable[[], Awaitable[T]]) -> T | None:
+        if self._clock.now() < self._silent_until:
+            return None
+        try:
+            async with asyncio.timeout(READ_LIMIT_S):
+                told = await ask()
+        except (StoreUnavailable, TimeoutError):
+            self._note_failure()
+            return None
+        self._failures = 0
+        return told
+
+    def _note_failure(self) -> float:
+        """Counts a failure; returns for how long the ledger is left alone."""
+        if not self._failures:
+            log.warning("the ledger cannot be had", extra={"chain": self._chain})
+        pause_s = PAUSES_S[min(self._failures, len(PAUSES_S) - 1)]
+        self._failures += 1
+        self._silent_until = self._clock.now() + pause_s
+        return pause_s
+
+    # --- what is to be kept -----------------------------------------------------------------------------------------
+
+    def landed(self, block: ProvableBlock, noted: Noted | None) -> None:
+        """A checked block came in; `noted` is what to write down where it is the one at its height for good."""
+        if not block.settled or (noted is None and self._store is None):
+            return
+        self._queue(block, noted)
+
+    def _queue(self, block: ProvableBlock | None, noted: Noted | None) -> None:
+        if len(self._waiting) >= MAX_WAITING:
+            self._waiting.popleft()
+            self.dropped += 1
+        self._waiting.append((block, noted))
+        self._wake.set()
+
+    def noted(self, block: Noted) -> None:
+        """A block that came in before turned out to be the one at its height for good."""
+        if self._noted.get(block.height) != block.block_hash:
+            self._queue(None, block)
+
+    def became_final(self, height: int) -> None:
+        """This height is final."""
+        self._finalized = height
+        self._wake.set()
+
+    async def run(self, pause: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        """Until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            await self.flush(pause)
+
+    async def aclose(self) -> None:
+        """Ends the reads under way. What waits to be kept is not: whoever wants it to be calls `flush` before."""
+        await self._reads.aclose()
+
+    async def flush(self, pause: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        """Keeps what waits. Returns when nothing does."""
+        notes: list[Noted] = []
+        while self._waiting or notes or self._finalized is not None:
+            while self._waiting:
+                block, noted = self._waiting.popleft()
+                await self._put(block)
+                if noted is not None:
+                    notes.append(noted)
+            finalized, self._finalized = self._finalized, None
+            try:
+                await self.note(notes)
+                notes = []
+                if finalized is not None:
+                    await self._ledger.note_finalized(finalized)
+                self._failures = 0
+            except StoreUnavailable:
+                if self._finalized is None:
+                    self._finalized = finalized
+                self.dropped += max(0, len(notes) - MAX_WAITING)
+                notes = notes[-MAX_WAITING:]
+                await pause(self._note_failure())
+
+    async def _put(self, block: ProvableBlock | None) -> None:
+        if self._store is None or block is None:
+            return
+        large = block.size_bytes > PACKED_HERE_BYTES
+        packed = await asyncio.to_thread(block.pack) if large else block.pack()
+        self._store.put(block.block_hash, block.height, packed)
+
+    # --- the ledger, for whoever waits until it is done ----------------------------------------------------------------
+
+    async def done(self) -> tuple[tuple[int, int], ...]:
+        """As the ledger says."""
+        return await self._ledger.done()
+
+    async def finalized(self) -> int | None:
+        """As the ledger says."""
+        return await self._ledger.finalized()
+
+    async def note(self, blocks: Sequence[Noted]) -> None:
+        """As the ledger does, for those that were not noted just so before."""
+        new = [block for block in blocks if self._noted.get(block.height) != (block.block_hash or b"")]
+        if not new:
+            return
+        await self._ledger.note(new)
+        for block in new:
+            self._noted[block.height] = block.block_hash or b""
+
+    async def forget_from(self, height: int) -> None:
+        """As the ledger does; what waits from there on is not noted any more."""
+        self._noted.clear()
+        self._waiting = deque(
+            (block, None if noted is None or noted.height >= height else noted) for block, noted in self._waiting
+        )
+        await self._ledger.forget_from(height)
+
+    async def forget_below(self, height: int) -> None:
+        """As the ledger does."""
+        await self._ledger.forget_below(height)
+
+    async def note_finalized(self, height: int) -> None:
+        """As the ledger does."""
+        await self._ledger.note_finalized(height)
