@@ -149,6 +149,8 @@ class Finding:
 
     async def _holds(self, block: ProvableBlock) -> bool:
         """Whether the block is canonical now. One that is so for good is noted, wherever it came from."""
+        if not self._cache.pin_is_final(block.height):
+            await self._final_hash(block.height)
         if not await self._canon.holds(block.height, block.block_hash):
             return False
         if self._keeping is not None and self._cache.pin_is_final(block.height) and block.settled:

@@ -11,12 +11,14 @@ from prometheus_client import CollectorRegistry
 
 from app.chain.chain import Chain
 from app.chain.head import FinalityRule
-from app.chain.ports import Anchors, Ledger
+from app.chain.ports import Anchors, BlockStore, Ledger
 from app.chain.rules import ChainRules
 from app.core.block_building import build
 from app.core.blocks import BlockBodies, BlockName, BlockRef, Position
+from app.core.errors import ContentInvalid
 from app.core.finality import Level
-from app.core.provable_block import BuildRequest, ProvableBlock
+from app.core.keccak import keccak
+from app.core.provable_block import BuildRequest, ProvableBlock, unpack
 from app.metrics import Metrics
 from tests import corpus_files
 from tests.acceptance.made_blocks import rehash
@@ -119,6 +121,15 @@ class CorpusBuilder(HoldPoints):
         await self.at("build.after")
         return block
 
+    async def reopen(self, packed: bytes, block_hash: bytes) -> ProvableBlock:
+        try:
+            block = unpack(packed)
+        except ValueError as error:
+            raise ContentInvalid("packed", str(error)) from None
+        if keccak(block.header_rlp) != block_hash:
+            raise ContentInvalid("header_hash", "another block")
+        return block
+
 
 class RecordedChain:
     """The parts of one chain, wired as the house wires them; the recorded blocks [first, last] are canonical."""
@@ -137,6 +148,7 @@ class RecordedChain:
         clock: ManualClock | None = None,
         metrics: Metrics | None = None,
         ledger: Ledger | None = None,
+        store: BlockStore | None = None,
         **rules: Any,
     ) -> None:
         """`clock` and `metrics` are given where several chains share them; `rules` are any others of `ChainRules`."""
@@ -162,6 +174,7 @@ class RecordedChain:
             self.metrics,
             self.clock,
             ledger=ledger,
+            store=store,
             jitter=lambda: 0.5,
         )
         for height in range(first, last + 1):

@@ -1,0 +1,221 @@
+"""What outlives the process: written behind requests, looked up before a node is asked, and never needed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from app.anchors.self_attested import SelfAttested
+from app.core.errors import RpcUnavailable
+from app.core.provable_block import ProvableBlock
+from tests.chain.kept import KeptBlocks, KeptLedger
+from tests.chain.recorded_chain import BUSY, LAST, RecordedChain, hash_of, sepolia, tx_hashes
+
+HASH = hash_of(sepolia(BUSY))
+TX = tx_hashes(sepolia(BUSY))[1]
+
+
+async def by_tx(recorded: RecordedChain) -> ProvableBlock:
+    return (await recorded.chain.transaction(TX)).block
+
+
+class Site:
+    """A ledger and a store that outlive the chains over them."""
+
+    def __init__(self) -> None:
+        self.ledger = KeptLedger()
+        self.store = KeptBlocks()
+
+    def chain(self, **rules: object) -> RecordedChain:
+        return RecordedChain(ledger=self.ledger, store=self.store, **rules)
+
+    async def after(self, *, finalized: int = LAST) -> None:
+        """One life of a chain in which the busy block was asked for."""
+        recorded = self.chain()
+        await recorded.see(finalized=finalized)
+        await recorded.at(BUSY)
+        assert recorded.chain.keeping is not None
+        await recorded.chain.keeping.flush()
+
+
+async def test_a_final_block_is_kept_and_noted() -> None:
+    site = Site()
+    await site.after()
+    assert site.ledger.final == LAST
+    assert site.ledger.blocks[BUSY].block_hash == HASH
+    assert site.ledger.blocks[BUSY].asked
+    assert list(site.store.blocks) == [HASH]
+
+
+async def test_a_block_that_may_be_replaced_is_kept_by_its_hash_alone() -> None:
+    site = Site()
+    await site.after(finalized=BUSY - 1)
+    assert site.ledger.blocks == {}
+    assert list(site.store.blocks) == [HASH]
+
+
+async def test_after_a_restart_what_was_served_is_served_without_any_node() -> None:
+    site = Site()
+    await site.after()
+    for ask in (
+        lambda recorded: recorded.at(BUSY),
+        lambda recorded: recorded.by_hash(HASH),
+        lambda recorded: by_tx(recorded),
+    ):
+        recorded = site.chain()
+        for call in ("fetch", "name_of", "position", "tagged"):
+            recorded.upstream.fail(call, RpcUnavailable("every node is gone"), times=None)
+        await recorded.chain.restore()
+        block = await ask(recorded)
+        assert block.block_hash == HASH
+        assert recorded.calls() == {}
+
+
+async def test_many_who_ask_after_a_restart_read_the_store_once() -> None:
+    site = Site()
+    await site.after()
+    recorded = site.chain()
+    await recorded.chain.restore()
+    blocks = await asyncio.gather(*(recorded.at(BUSY) for _ in range(32)))
+    assert {block.block_hash for block in blocks} == {HASH}
+    assert site.store.reads == 1
+    assert recorded.calls() == {}
+
+
+async def test_a_kept_block_counts_as_cached() -> None:
+    site = Site()
+    await site.after()
+    recorded = site.chain()
+    await recorded.chain.restore()
+    found = await recorded.chain.transaction(TX)
+    assert found.cached
+
+
+async def test_a_block_kept_before_it_was_final_is_served_once_a_node_says_that_it_still_stands() -> None:
+    site = Site()
+    await site.after(finalized=BUSY - 1)
+    recorded = site.chain()
+    await recorded.see(finalized=BUSY - 1)
+    recorded.calls()
+    assert (await by_tx(recorded)).block_hash == HASH
+    assert recorded.calls().get("fetch", 0) == 0
+
+
+async def test_a_kept_block_that_is_no_such_block_is_dropped_and_fetched_again() -> None:
+    site = Site()
+    await site.after()
+    site.store.blocks[HASH] = b"something else"
+    recorded = site.chain()
+    await recorded.chain.restore()
+    assert (await recorded.at(BUSY)).block_hash == HASH
+    assert recorded.calls()["fetch"] == 1
+    assert recorded.chain.keeping is not None
+    await recorded.chain.keeping.flush()
+    assert site.store.blocks[HASH] != b"something else"
+
+
+async def test_a_lost_ledger_costs_one_question_and_then_none_for_a_moment() -> None:
+    site = Site()
+    site.ledger.lost = True
+    recorded = site.chain()
+    await recorded.chain.restore()
+    await recorded.see(finalized=LAST)
+    asked = site.ledger.calls.total()
+    for height in (BUSY, BUSY - 1, BUSY - 2):
+        await recorded.at(height)
+    assert site.ledger.calls.total() == asked  # silent since the first failure
+    site.ledger.lost = False
+    recorded.clock.move(60)
+    await recorded.at(BUSY - 3)
+    assert site.ledger.calls["hash_at"] == 1
+
+
+async def test_what_could_not_be_noted_is_noted_when_the_ledger_is_back() -> None:
+    site = Site()
+    recorded = site.chain()
+    await recorded.see(finalized=LAST)
+    await recorded.at(BUSY)
+    site.ledger.lost = True
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        site.ledger.lost = len(pauses) < 3
+
+    assert recorded.chain.keeping is not None
+    await recorded.chain.keeping.flush(pause)
+    assert pauses == [1.0, 2.0, 4.0]
+    assert site.ledger.blocks[BUSY].block_hash == HASH
+    assert site.ledger.final == LAST
+
+
+async def test_what_waits_is_bounded_while_nothing_can_be_kept() -> None:
+    site = Site()
+    recorded = site.chain()
+    await recorded.see(finalized=LAST)
+    block = await recorded.at(BUSY)
+    keeping = recorded.chain.keeping
+    assert keeping is not None
+    for _ in range(2000):
+        keeping.landed(block, None)
+    assert keeping.waiting == 512
+    assert keeping.dropped == 2000 + 1 - 512
+
+
+async def test_warm_answers_ask_neither_ledger_nor_store() -> None:
+    site = Site()
+    recorded = site.chain()
+    await recorded.see(finalized=LAST)
+    await recorded.at(BUSY)
+    calls, reads = site.ledger.calls.total(), site.store.reads
+    for _ in range(5):
+        await recorded.at(BUSY)
+        await by_tx(recorded)
+        await recorded.by_hash(HASH)
+    assert (site.ledger.calls.total(), site.store.reads) == (calls, reads)
+
+
+async def test_noted_once_however_often_it_is_seen() -> None:
+    site = Site()
+    await site.after()
+    recorded = site.chain()
+    await recorded.see(finalized=LAST)
+    for _ in range(3):
+        await recorded.at(BUSY)
+        await recorded.by_hash(HASH)
+    assert recorded.chain.keeping is not None
+    noted = site.ledger.calls["note"]
+    await recorded.chain.keeping.flush()
+    assert site.ledger.calls["note"] <= noted + 1
+
+
+@pytest.mark.parametrize("interval", [10])
+async def test_roots_come_from_the_ledger_after_a_restart(interval: int) -> None:
+    site = Site()
+    first = BUSY - 3
+    anchors = SelfAttested(7, first - 20, interval, 10)
+    recorded = site.chain(first=first - 20, anchors=anchors)
+    await recorded.see(finalized=LAST)
+    await anchors.advance(LAST, recorded.chain._root_ahead)
+    await recorded.chain.continuity(BUSY, BUSY)
+    assert recorded.chain.keeping is not None
+    await recorded.chain.keeping.flush()
+    again = site.chain(first=first - 20, anchors=anchors)
+    await again.chain.restore()
+    await again.see(finalized=LAST)
+    again.calls()
+    assert await again.chain.continuity(BUSY, BUSY) == await recorded.chain.continuity(BUSY, BUSY)
+    assert again.calls() == {}
+    assert site.ledger.calls["roots"] == 1
+
+
+async def test_roots_that_lead_to_another_digest_are_not_believed_twice() -> None:
+    site = Site()
+    anchors = SelfAttested(7, BUSY - 20, 10, 10)
+    recorded = site.chain(first=BUSY - 20, anchors=anchors)
+    await recorded.see(finalized=LAST)
+    await anchors.advance(LAST, recorded.chain._root_ahead)
+    right = await recorded.chain.continuity(BUSY, BUSY)
+    recorded.chain.roots.note(BUSY, b"\x11" * 32)
+    assert await recorded.chain.continuity(BUSY, BUSY) == right
