@@ -2,7 +2,7 @@
 
 make bench                    all of them but those that take minutes
 make bench ARGS="build"       some of them
-make bench ARGS="overload"    offered load beyond capacity, four minutes; writes bench/overload/results.md and results.svg
+make bench ARGS="overload"    offered load beyond capacity, eight minutes; writes bench/overload/results.md and results.svg
 """
 
 from __future__ import annotations

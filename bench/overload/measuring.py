@@ -12,7 +12,7 @@ from bench.running import prober
 from bench.timing import percentile
 
 from .load import Tally
-from .site import COLD, Site, latencies_of, receipts_of, serving
+from .site import COLD, LATENCY_MS, Site, latencies_of, receipts_of, serving
 
 ROUNDS = 3
 CLIENTS = (1, 4, 8, 12, 16, 20, 24, 32)
@@ -72,9 +72,10 @@ class Curve:
         return next(point for point in self.closed if point.per_s >= NEARLY_ALL * self.capacity_per_s)
 
 
-def measure() -> Curve:
+def measure(latency_ms: int = LATENCY_MS) -> Curve:
     """Takes some minutes, the more the more others do meanwhile."""
     with serving(cache_bytes=1) as site:
+        site.tell_node("bench_latency", latency_ms)
         asked = (*receipts_of(1), *COLD)
         site.run_load(3.0, "--clients=16", *asked)  # connections, processes and code are warm from here on
         waited = {clients: list[Tally]() for clients in CLIENTS}

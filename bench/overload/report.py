@@ -13,7 +13,7 @@ from .hung import COLD_PER_S, PLACES, SECONDS, WARM_PER_S, Hung
 from .load import Tally
 from .measuring import ROUNDS, Curve, Level
 from .plot import Chart, Line, picture
-from .site import LATENCY_MS, TRANSACTIONS
+from .site import LATENCY_MS, NEAR_MS, TRANSACTIONS
 
 HERE = Path(__file__).parent
 GOODPUT_SHARE, TIMES_UNLOADED, REFUSAL_S, PROBE_S = 0.95, 2.0, 0.005, 0.05
@@ -50,6 +50,13 @@ alone.
 
 {goals}
 
+## With a node that is near
+
+A node that takes {near} ms: capacity is {near_capacity:.0f} cold proofs/s, the p99 of {near_knee} clients {near_unloaded}. Beyond
+that the cores run out, because the load, the node and the builders are on them too:
+
+{near_table}
+
 ## Known answers while every cold place is hung
 
 A node that never answers holds all {places} cold places. Meanwhile, for {seconds:.0f} s:
@@ -73,7 +80,7 @@ def rows(curve: Curve, hung: Hung) -> list[tuple[str, str, str]]:
     ]
 
 
-def write(curve: Curve, hung: Hung) -> None:
+def write(curve: Curve, near: Curve, hung: Hung) -> None:
     """results.md and results.svg, beside this file."""
     page = _PAGE.format(
         machine=_machine(curve),
@@ -86,6 +93,11 @@ def write(curve: Curve, hung: Hung) -> None:
         unloaded=ms(curve.knee.p99_s),
         table="\n".join(_table(curve)),
         goals="\n".join(_goals(curve, hung)),
+        near=NEAR_MS,
+        near_capacity=near.capacity_per_s,
+        near_knee=near.knee.clients,
+        near_unloaded=ms(near.knee.p99_s),
+        near_table="\n".join(_table(near)),
         places=PLACES,
         seconds=SECONDS,
         hung_table="\n".join(_hung_table(hung)),

@@ -19,7 +19,8 @@ from .load import Tally
 
 NAME, NEWEST, TRANSACTIONS = "mainnet_14764013", 14764013, 19
 BLOCKS = 1024
-LATENCY_MS = 50
+LATENCY_MS, NEAR_MS = 100, 50
+"""Of the node's answers: of one that is far, as those of providers are, and of one that is near."""
 COLD = ("--heights", str(NEWEST - BLOCKS + 1), str(NEWEST + 1), "--items", str(TRANSACTIONS))
 """Options of a load that asks for every block that the node has, and for any of its receipts."""
 

@@ -314,8 +314,8 @@ def test_B49_a_thousand_clients_that_hang_up_on_slow_misses_leave_nothing_behind
                     hang_up(crowd)
                     left = time.monotonic()
                     until(lambda: server.places() == 0, "250 places")
-                    # A second on a machine with nothing else to do.
-                    assert time.monotonic() - left < 5
+                    # A second is what is promised; the slack is for machines that do other things as well.
+                    assert time.monotonic() - left < 3
             assert server.copath.metric("copath_http_requests_in_flight") == 0
             assert server.copath.metric("copath_fill_waiting") == 0
             gate.set()
