@@ -3,15 +3,26 @@
 The chain starts at its genesis with the 40-byte digest (there is no previous one), an attestation is set every `interval` heights
 above it, and every `checkpoint_every`-th of them is a checkpoint, which retires the attestations up to it. No chain accepts these
 anchors; they serve to develop and test against, and every listing says so.
+
+What is anchored is kept in rows before it is told of: a process that starts goes on from the last row, and several processes
+that share their rows make the same anchors, since a digest is decided by the genesis and the blocks above it alone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
+from typing import Self
 
+from app.core.anchor_rows import ATTESTATION, CHECKPOINT, GENESIS
 from app.core.continuity import Bracket, SortedMapping, choose_bracket, digest
 from app.core.errors import ProofError
+from app.core.lasting import AnchorContradiction, StoreUnavailable
+
+from .ports import AnchorRow, AnchorRows
+
+log = logging.getLogger(__name__)
 
 _AHEAD = 8
 """Roots asked for at once: enough to hide an upstream's latency, few enough to leave the chain's permits to requests."""
@@ -21,20 +32,47 @@ class SelfAttested:
     """Implements the chain's `Anchors`. `advance` is called by one task alone; everything else only reads."""
 
     source = "self"
+    poll_interval_s = None
 
-    def __init__(self, chain_key: int, genesis: int | None, interval: int, checkpoint_every: int) -> None:
-        """Requires interval >= 1 and checkpoint_every >= 1. `genesis` None: the first finalized height seen becomes it."""
+    def __init__(
+        self,
+        chain_key: int,
+        genesis: int | None,
+        interval: int,
+        checkpoint_every: int,
+        *,
+        rows: AnchorRows | None = None,
+    ) -> None:
+        """Requires interval >= 1 and checkpoint_every >= 1. `genesis` None: the first finalized height that was ever seen.
+        `rows` None: anchors are kept for as long as the process lives."""
         self._chain_key = chain_key
+        self._wanted_genesis = genesis
         self._genesis = genesis
         self._interval = interval
         self._checkpoint_every = checkpoint_every
+        self._rows = rows
+        self._resumed = rows is None
+        self._claimed = rows is None and genesis is not None
         self._attestations = SortedMapping()
         self._checkpoints = SortedMapping()
-        self._roots: list[bytes] = []  # of genesis, genesis + 1, ...: 32 bytes a height
-        self._newest_digest: bytes | None = None
+        self._newest: tuple[int, bytes] | None = None  # where the digest chain has come to
+
+    @classmethod
+    async def opened(
+        cls, chain_key: int, genesis: int | None, interval: int, checkpoint_every: int, rows: AnchorRows
+    ) -> Self:
+        """With what the rows hold. Raises `AnchorContradiction` for another genesis than the one that is kept. Where the rows
+        cannot be read now, they are read before the first anchor is made."""
+        anchors = cls(chain_key, genesis, interval, checkpoint_every, rows=rows)
+        try:
+            await anchors._resume()
+        except StoreUnavailable:
+            log.warning("anchors are not read yet", extra={"chain_key": chain_key})
+        return anchors
 
     def __repr__(self) -> str:
-        return f"<SelfAttested genesis={self._genesis} attested={self.attested_height} roots={len(self._roots)}>"
+        newest = None if self._newest is None else self._newest[0]
+        return f"<SelfAttested genesis={self._genesis} attested={self.attested_height} digests up to {newest}>"
 
     @property
     def genesis(self) -> int | None:
@@ -53,54 +91,105 @@ class SelfAttested:
         newest = self._checkpoints.newest
         return None if newest == self._genesis else newest
 
+    def state(self) -> dict[str, object]:
+        """Nothing beyond the heights."""
+        return {}
+
     def bracket(self, lo: int, hi: int) -> Bracket:
         """The anchors around [lo, hi]; errors as `choose_bracket`."""
         return choose_bracket(self._attestations, self._checkpoints, lo, hi, chain_key=self._chain_key)
 
-    def known_roots(self, first: int, last: int) -> tuple[bytes, ...] | None:
-        """The roots of [first, last], or None where the chain of digests has not come that far."""
-        if self._genesis is None or first < self._genesis or last >= self._genesis + len(self._roots):
-            return None
-        return tuple(self._roots[first - self._genesis : last - self._genesis + 1])
+    async def find(self, lo: int, hi: int) -> Bracket:
+        """As `bracket`: there is nobody to ask."""
+        return self.bracket(lo, hi)
 
-    async def advance(self, finalized: int, root_at: Callable[[int], Awaitable[bytes]]) -> None:
-        """Extends the digest chain up to `finalized`. What was reached before an error or a cancellation is kept."""
-        if self._genesis is None:
-            self._genesis = finalized
-        while (height := self._genesis + len(self._roots)) <= finalized:
-            error = await self._advance_some(range(height, min(finalized, height + _AHEAD - 1) + 1), root_at)
+    def holds(self, bracket: Bracket) -> bool:
+        """Whether no checkpoint has retired one of its ends."""
+        ends = ((bracket.lower, bracket.lower_digest), (bracket.upper, bracket.upper_digest))
+        return all(value in (self._attestations.get(height), self._checkpoints.get(height)) for height, value in ends)
+
+    async def advance(self, finalized: int | None, root_at: Callable[[int], Awaitable[bytes]]) -> None:
+        """Extends the digest chain up to `finalized`. What was reached before an error or a cancellation is kept. Raises what
+        `root_at` and the rows raise."""
+        await self._resume()
+        if finalized is None:
+            return
+        genesis = await self._claim(finalized)
+        while (height := genesis if self._newest is None else self._newest[0] + 1) <= finalized:
+            error = await self._advance_over(range(height, min(finalized, height + _AHEAD - 1) + 1), root_at)
             if error is not None:
                 raise error
 
-    async def _advance_some(self, heights: range, root_at: Callable[[int], Awaitable[bytes]]) -> ProofError | None:
+    # --- what is kept -----------------------------------------------------------------------------------------------
+
+    async def _resume(self) -> None:
+        if self._resumed or self._rows is None:
+            return
+        if self._wanted_genesis is not None:
+            await self._claim(self._wanted_genesis)
+        for row in await self._rows.load():
+            self._put(row)
+            self._newest = row.height, row.digest
+            if row.kind == GENESIS:
+                self._genesis = row.height
+        self._resumed = True
+
+    async def _claim(self, height: int) -> int:
+        """The genesis that stands; `height` if it is the first that is claimed."""
+        if self._genesis is not None and self._claimed:
+            return self._genesis
+        standing = height if self._rows is None else await self._rows.claim_genesis(height)
+        if self._wanted_genesis not in (None, standing):
+            raise AnchorContradiction(
+                f"anchors.genesis is {self._wanted_genesis}, but the anchors that are kept of chain_key {self._chain_key} "
+                f"start at {standing}"
+            )
+        self._genesis, self._claimed = standing, True
+        return standing
+
+    async def _advance_over(self, heights: range, root_at: Callable[[int], Awaitable[bytes]]) -> ProofError | None:
         """Extends the chain over `heights`, up to the first whose root is not to be had: that one's error."""
-        asked: list[asyncio.Task[bytes | ProofError]] = []
+        failed: ProofError | None = None
         try:
             async with asyncio.TaskGroup() as group:
-                asked += [group.create_task(_root_or_error(root_at, height)) for height in heights]
-        except ExceptionGroup as failed:
-            raise failed.exceptions[0] from None
-        finally:
-            for height, task in zip(heights, asked, strict=False):
-                outcome = None if task.cancelled() or task.exception() is not None else task.result()
-                if not isinstance(outcome, bytes):
-                    break
-                self._append(height, outcome)
-        outcomes = [task.result() for task in asked]
-        return next((outcome for outcome in outcomes if isinstance(outcome, ProofError)), None)
+                asked = [group.create_task(_root_or_error(root_at, height)) for height in heights]
+                for height, task in zip(heights, asked, strict=True):
+                    outcome = await task
+                    if isinstance(outcome, ProofError):
+                        failed = outcome
+                        break
+                    await self._append(height, outcome)
+        except ExceptionGroup as several:
+            raise several.exceptions[0] from None
+        return failed
 
-    def _append(self, height: int, root: bytes) -> None:
+    async def _append(self, height: int, root: bytes) -> None:
+        chained = digest(height, root, None if self._newest is None else self._newest[1])
+        kind = self._kind_at(height)
+        if kind is not None:
+            row = AnchorRow(height, chained, kind)
+            if self._rows is not None:
+                await self._rows.add((row,))  # before anybody can be told of it
+            self._put(row)
+        self._newest = height, chained
+
+    def _kind_at(self, height: int) -> str | None:
         assert self._genesis is not None
-        self._newest_digest = digest(height, root, self._newest_digest)
-        self._roots.append(root)
-        steps = height - self._genesis
-        if steps % self._interval:
-            return
-        if (steps // self._interval) % self._checkpoint_every == 0:
-            self._checkpoints.put(height, self._newest_digest)
-            self._attestations.drop_up_to(height)
+        steps, between = divmod(height - self._genesis, self._interval)
+        if between:
+            return None
+        if steps == 0:
+            return GENESIS
+        return ATTESTATION if steps % self._checkpoint_every else CHECKPOINT
+
+    def _put(self, row: AnchorRow) -> None:
+        newest = self._checkpoints.newest
+        if row.kind == ATTESTATION:
+            if newest is None or row.height > newest:
+                self._attestations.put(row.height, row.digest)
         else:
-            self._attestations.put(height, self._newest_digest)
+            self._checkpoints.put(row.height, row.digest)
+            self._attestations.drop_up_to(row.height)
 
 
 async def _root_or_error(root_at: Callable[[int], Awaitable[bytes]], height: int) -> bytes | ProofError:

@@ -1,4 +1,4 @@
-"""The background work of a chain that makes its own anchors: whatever became final is anchored."""
+"""The background work of a chain with anchors: what became final is anchored, or those of others are asked for now and then."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from app.core.errors import ProofError
+from app.core.lasting import AnchorContradiction, StoreUnavailable
 from app.metrics import Metrics
 
 from .head import HeadTracker
@@ -50,26 +51,41 @@ class Anchoring:
         self._head_moved.set()
 
     async def run(self) -> None:
-        """Until cancelled. What keeps an anchor from being made is said once a change, and tried again."""
+        """Until cancelled. What keeps an anchor from being made, or heard of, is said once a change, and tried again."""
         while True:
             self._head_moved.clear()
             finalized = self._head.heads.finalized
-            if finalized is not None:
-                try:
-                    await self._anchors.advance(finalized, self._root_in_turn)
-                    self.stalled = None
-                    if finalized == self._head.heads.finalized:
-                        self._caught_up.set()
-                except ProofError as error:
-                    if self.stalled != error.code:
-                        log.warning("anchoring stalls", extra={"chain": self._rules.name, "code": error.code})
-                    self.stalled = error.code
-                if self._anchors.attested_height is not None:
-                    self._metrics.chain_attested_head.labels(self._rules.name).set(self._anchors.attested_height)
-                if self.stalled is not None:
-                    await asyncio.sleep(self._rules.head_interval_s)
-                    continue
+            try:
+                await self._anchors.advance(finalized, self._root_in_turn)
+                self.stalled = None
+                if self._polled or (finalized is not None and finalized == self._head.heads.finalized):
+                    self._caught_up.set()
+            except ProofError as error:
+                self._note_stall(error.code, error.message)
+            except AnchorContradiction as error:
+                self._note_stall(type(error).__name__, str(error))
+            except StoreUnavailable as error:
+                self._note_stall(type(error).__name__, "the database cannot be had")
+            self._metrics.chain_attested_head.labels(self._rules.name).set(self._anchors.attested_height or 0)
+            await self._until_due()
+
+    @property
+    def _polled(self) -> bool:
+        """Whether the anchors are somebody else's, who is asked for them from time to time: what is final here moves nothing."""
+        return self._anchors.poll_interval_s is not None
+
+    async def _until_due(self) -> None:
+        if self._anchors.poll_interval_s is not None:
+            await asyncio.sleep(self._anchors.poll_interval_s)
+        elif self.stalled is not None:
+            await asyncio.sleep(self._rules.head_interval_s)
+        else:
             await self._head_moved.wait()
+
+    def _note_stall(self, code: str, reason: str) -> None:
+        if self.stalled != code:
+            log.warning("anchoring stalls", extra={"chain": self._rules.name, "code": code, "detail": reason})
+        self.stalled = code
 
     async def _root_in_turn(self, height: int) -> bytes:
         async with self._turns:

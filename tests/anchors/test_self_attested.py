@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from eth_abi.abi import encode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.anchors.ports import AnchorRow, AnchorRows
 from app.anchors.self_attested import SelfAttested
 from app.chain.chain import Chain
 from app.core.block_building import build
@@ -24,7 +27,9 @@ from app.core.errors import (
     ProofError,
     RpcUnavailable,
 )
+from app.core.lasting import AnchorContradiction, StoreUnavailable
 from app.core.provable_block import BuildRequest
+from app.store.memory_anchors import MemoryAnchorRows
 from tests.chain.recorded_chain import FIRST, LAST, SEPOLIA, Record, RecordedChain, bodies_of, from_hex, sepolia
 from tests.fakes import Hold, HoldPoints, settle
 
@@ -221,7 +226,9 @@ async def test_a_second_instance_makes_the_same_anchors() -> None:
 
 async def test_without_a_genesis_the_first_finalized_height_is_it() -> None:
     anchors = SelfAttested(7, None, 5, 10)
-    assert (anchors.genesis, anchors.known_roots(0, 0)) == (None, None)
+    assert anchors.genesis is None
+    await anchors.advance(None, Roots())
+    assert anchors.genesis is None
     await anchors.advance(37, Roots())
     assert (anchors.genesis, anchors.attested_height) == (37, None)
     await anchors.advance(42, Roots())
@@ -236,13 +243,20 @@ async def test_what_is_anchored_is_not_asked_for_again() -> None:
     assert roots.asked == Counter(range(10, 22))
 
 
-async def test_known_roots_are_those_of_the_digest_chain() -> None:
-    anchors = SelfAttested(7, 10, 5, 10)
-    await anchors.advance(22, Roots())
-    assert anchors.known_roots(10, 22) == tuple(map(made_up, range(10, 23)))
-    assert anchors.known_roots(13, 13) == (made_up(13),)
-    assert anchors.known_roots(9, 12) is None
-    assert anchors.known_roots(20, 23) is None
+async def test_a_bracket_holds_until_a_checkpoint_retires_one_of_its_ends() -> None:
+    anchors = SelfAttested(7, 0, 10, 3)
+    await anchors.advance(29, Roots())
+    retired, kept = anchors.bracket(11, 20), await anchors.find(1, 10)
+    assert (kept.lower, kept.upper) == (0, 10)
+    assert anchors.holds(retired)
+    await anchors.advance(30, Roots())
+    assert not anchors.holds(retired)
+    assert not anchors.holds(kept)
+    standing = anchors.bracket(1, 10)
+    assert (standing.lower, standing.upper) == (0, 30)
+    assert anchors.holds(standing)
+    for damaged in (replace(standing, upper_digest=bytes(32)), replace(standing, lower=1), replace(standing, upper=29)):
+        assert not anchors.holds(damaged)
 
 
 # --- when it does not go well ---------------------------------------------------------------------------------------
@@ -256,9 +270,6 @@ async def test_what_was_reached_before_an_error_is_kept(failing: int) -> None:
         await anchors.advance(40, roots)
     reached = failing - 1
     assert anchors.attested_height == (reached if reached > 10 else None)
-    if reached >= 10:
-        assert anchors.known_roots(10, reached) is not None
-    assert anchors.known_roots(10, failing) is None
     await anchors.advance(40, roots)
     assert anchors.attested_height == 40
     assert anchors.bracket(39, 40).upper_digest == made_up_digests(10, 40)[40]
@@ -325,6 +336,138 @@ async def test_only_a_few_roots_are_asked_for_at_once() -> None:
     anchors, roots = SelfAttested(7, 0, 10, 10), Roots()
     await anchors.advance(200, roots)
     assert 2 <= roots.most_running <= 8
+
+
+# --- kept beyond the process ----------------------------------------------------------------------------------------
+
+
+def state_of(anchors: SelfAttested) -> tuple[object, ...]:
+    """All that anybody can see of it."""
+    newest = anchors.attested_height or 0
+    brackets = [anchors.bracket(lo, lo) for lo in range((anchors.genesis or 0) + 1, newest + 1)]
+    return anchors.genesis, newest, anchors.checkpoint_height, brackets
+
+
+async def opened(rows: AnchorRows, genesis: int | None = 3, interval: int = 4, every: int = 3) -> SelfAttested:
+    return await SelfAttested.opened(7, genesis, interval, every, rows)
+
+
+@pytest.mark.parametrize("stopped_at", [2, 3, 4, 7, 14, 15, 16, 27, 60])
+async def test_who_starts_again_goes_on_from_the_last_anchor(stopped_at: int) -> None:
+    rows, straight = MemoryAnchorRows(), SelfAttested(7, 3, 4, 3)
+    await (await opened(rows)).advance(stopped_at, Roots())
+    await straight.advance(stopped_at, Roots())
+    again, roots = await opened(rows), Roots()
+    assert state_of(again) == state_of(straight)
+    await again.advance(61, roots)
+    await straight.advance(61, Roots())
+    assert state_of(again) == state_of(straight)
+    kept = [height for height in range(3, stopped_at + 1) if (height - 3) % 4 == 0]
+    assert roots.asked == Counter(range(max(kept, default=2) + 1, 62))
+
+
+async def test_two_processes_with_the_same_rows_make_the_same_anchors() -> None:
+    rows = MemoryAnchorRows()
+    one, other = await opened(rows, None), await opened(rows, None)
+    await one.advance(10, Roots())
+    await other.advance(25, Roots())  # later: the first claim to the genesis stands
+    assert other.genesis == 10
+    await one.advance(52, Roots())
+    await other.advance(52, Roots())
+    third = await opened(rows, None)
+    assert state_of(one) == state_of(other) == state_of(third)
+    await third.advance(60, Roots())
+    await one.advance(60, Roots())
+    assert state_of(one) == state_of(third)
+
+
+async def test_a_process_that_lags_brings_back_nothing_that_is_retired() -> None:
+    rows = MemoryAnchorRows()
+    ahead, behind = await opened(rows, 0, 10, 3), await opened(rows, 0, 10, 3)
+    await behind.advance(5, Roots())
+    await ahead.advance(35, Roots())
+    before = await rows.load()
+    await behind.advance(25, Roots())
+    assert await rows.load() == before
+    assert [(row.height, row.kind) for row in before] == [(0, "genesis"), (30, "checkpoint")]
+
+
+async def test_another_genesis_than_the_kept_one_is_refused_at_once() -> None:
+    rows = MemoryAnchorRows()
+    await (await opened(rows, 3)).advance(20, Roots())
+    with pytest.raises(AnchorContradiction, match=r"anchors\.genesis is 4, but .* chain_key 7 start at 3"):
+        await opened(rows, 4)
+    assert (await opened(rows, None)).genesis == 3
+    assert (await opened(rows, 3)).attested_height == 19
+
+
+class FailingRows(MemoryAnchorRows):
+    """Rows that cannot be had while `down`."""
+
+    down = True
+
+    async def load(self) -> tuple[AnchorRow, ...]:
+        self._require_up()
+        return await super().load()
+
+    async def claim_genesis(self, height: int) -> int:
+        self._require_up()
+        return await super().claim_genesis(height)
+
+    async def add(self, rows: Sequence[AnchorRow]) -> None:
+        self._require_up()
+        await super().add(rows)
+
+    def _require_up(self) -> None:
+        if self.down:
+            raise StoreUnavailable
+
+
+async def test_rows_that_cannot_be_read_at_the_start_are_read_later() -> None:
+    rows = FailingRows()
+    rows.down = False
+    await (await opened(rows)).advance(20, Roots())
+    rows.down = True
+    anchors, roots = await opened(rows), Roots()
+    with pytest.raises(StoreUnavailable):
+        await anchors.advance(30, roots)
+    assert (anchors.attested_height, roots.asked) == (None, Counter())
+    rows.down = False
+    await anchors.advance(None, roots)
+    assert anchors.attested_height == 19
+    await anchors.advance(30, roots)
+    assert (anchors.attested_height, min(roots.asked)) == (27, 20)
+
+
+async def test_nothing_is_told_of_before_it_is_kept() -> None:
+    rows = FailingRows()
+    rows.down = False
+    anchors = await opened(rows, 3, 1)
+    await anchors.advance(10, Roots())
+    rows.down = True
+    with pytest.raises(StoreUnavailable):
+        await anchors.advance(30, Roots())
+    assert anchors.attested_height == 10
+    rows.down = False
+    await anchors.advance(30, Roots())
+    straight = SelfAttested(7, 3, 1, 3)
+    await straight.advance(30, Roots())
+    assert state_of(anchors) == state_of(straight) == state_of(await opened(rows, 3, 1))
+
+
+async def test_blocks_of_another_chain_are_not_anchored_over_those_that_are_kept() -> None:
+    rows = MemoryAnchorRows()
+    one, other = await opened(rows), await opened(rows)
+    await one.advance(30, Roots())
+    kept = await rows.load()
+
+    async def other_root(height: int) -> bytes:
+        return keccak(b"fork") if height == 12 else made_up(height)
+
+    with pytest.raises(AnchorContradiction):
+        await other.advance(30, other_root)
+    assert await rows.load() == kept
+    assert other.attested_height == 11
 
 
 # --- over recorded blocks -------------------------------------------------------------------------------------------
