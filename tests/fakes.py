@@ -15,6 +15,7 @@ from app.core.errors import BlockNotOnSourceChain, ContentInvalid, Doubtful, Inc
 from app.core.purpose import Errand, errand_in_hand
 
 if TYPE_CHECKING:
+    from app.chain.ports import Herald
     from app.core.blocks import BlockBodies, BlockName, BlockRef, Position
 
 T = TypeVar("T")
@@ -137,6 +138,7 @@ class FakeUpstream(HoldPoints):
     def __init__(self, chain_id: int = 1) -> None:
         super().__init__()
         self.known_chain_id: int | None = chain_id
+        self.herald: Herald | None = None
         self.proved_chain_id = chain_id
         self.bodies: dict[bytes, list[BlockBodies]] = {}
         self.canonical: dict[int, BlockName] = {}

@@ -64,7 +64,9 @@ LIBRARIES: Mapping[str, frozenset[str]] = {
     "core": frozenset({"msgspec", "sha3", "coincurve"}),
     "checker": frozenset({"sha3"}),
     "chain": frozenset({"cachetools", "concurrent"}),
-    "upstream": frozenset({"httpx2", "msgspec"}),  # msgspec cuts the result out of a JSON-RPC answer without reading it
+    "upstream": frozenset(
+        {"httpx2", "websockets", "msgspec"}
+    ),  # msgspec cuts the result out of a JSON-RPC answer without reading it
     "anchors": frozenset({"httpx2"}),
     "store": frozenset({"sqlalchemy", "alembic", "obstore", "zstandard"}),
     "api": frozenset({"pydantic", "orjson", "fastapi", "starlette"}),
@@ -153,6 +155,7 @@ def foreign_imports(source: str, path: PurePosixPath) -> Iterator[Complaint]:
 TASK_OWNERS: Mapping[str, str] = {
     "app/chain/head.py": "a refresh is shared by all who ask while it runs: the head owns it, and ends it when it is closed",
     "app/upstream/evm.py": "so is the check of a node's chain id: the node owns it",
+    "app/upstream/line.py": "a connection outlives the call that wanted it first: the line owns the task that keeps it up",
     "app/chain/builder.py": "a worker process serves every request: the builder owns the task that feeds it, and ends both",
     "app/chain/flight.py": "a fill outlives the request that began it: its flight owns the task",
 }

@@ -1,8 +1,8 @@
 """Head, safe and finalized of one chain, as the blocks of its upstreams tell them.
 
-The tracker polls every upstream; requests only read. What it publishes is the number of a block that was returned, never a bare
-counter. The head rises no faster than chains do and falls only with a reorg, the finalized height never goes down, and where
-several nodes answer it rises only to what they agree on.
+The tracker polls every upstream, at once where one of them announces a block and rarely where they would; requests only read.
+What it publishes is the number of a block that was returned, never a bare counter. The head rises no faster than chains do and
+falls only with a reorg, the finalized height never goes down, and where several nodes answer it rises only to what they agree on.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from app.core.quorum import NEAR_BLOCKS, Choice, Steadiness, choose
 from .agreement import Agreed, on_claims, on_height
 from .ports import Clock, Upstream
 from .reorgs import Reorg, SeenBlocks
+from .rounds import Rounds
 
 STANDING_STILL_S = 60.0
 """A node whose head has not moved for so long, and for three blocks, has no say beside nodes that are ahead of it."""
@@ -82,6 +83,7 @@ class HeadTracker:
         self._moves: dict[str, tuple[int, float]] = {}
         self._disputed: frozenset[str] = frozenset()
         self._polls = 0
+        self._tags_at: float | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self.heads = Heads()
         self.observed_at: float | None = None
@@ -131,16 +133,18 @@ class HeadTracker:
 
     async def run(self) -> None:
         """Polls until cancelled. A failed poll is remembered and tried again at the next turn; it does not end the loop."""
+        rounds = Rounds(self._upstream.herald, self._clock, self._pause, self._interval_s)
         while True:
+            before, failed = self.heads.head, False
             try:
                 await self.poll()
             except ProofError as error:
-                self.last_error = error.message
-            await self._pause(self._interval_s)
+                self.last_error, failed = error.message, True
+            await rounds.rest(moved=self.heads.head != before, failed=failed)
 
     async def poll(self, *, all_tags: bool = False) -> None:
         """One round: the head each time, safe and finalized every few rounds. Raises `ProofError` when nothing was heard."""
-        wants_tags = self._rule.mode == "tag" and (all_tags or self._polls % self._tag_every == 0)
+        wants_tags = self._rule.mode == "tag" and (all_tags or self._tags_due())
         heads = await self._blocks_under("latest")
         choice = None
         if heads:
@@ -174,6 +178,14 @@ class HeadTracker:
         if self._refreshing is not None and not self._refreshing.done():
             self._refreshing.cancel()
             await asyncio.wait([self._refreshing])
+
+    def _tags_due(self) -> bool:
+        """Every few rounds, or after as much time as those usually take: announced rounds may be rare."""
+        now, at = self._clock.now(), self._tags_at
+        due = self._polls % self._tag_every == 0 or at is None or now - at >= self._tag_every * self._interval_s
+        if due:
+            self._tags_at = now
+        return due
 
     # --- what the nodes say -----------------------------------------------------------------------------------------
 

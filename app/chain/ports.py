@@ -17,6 +17,7 @@ __all__ = [
     "BlockStore",
     "Builder",
     "Clock",
+    "Herald",
     "Ledger",
     "Noted",
     "Position",
@@ -24,6 +25,20 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+
+class Herald(Protocol):
+    """Nodes that say by themselves when their head moves. What they say is a reason to ask, and is not believed."""
+
+    @property
+    def at_work(self) -> bool:
+        """Whether at least one node would say so now: as long as it says nothing, asking is hardly worth a call."""
+        ...
+
+    async def heard(self) -> None:
+        """Returns when there is a reason to ask, which may be that no more will be said; at once where one came up since the last
+        return. Only ever awaited by one at a time."""
+        ...
 
 
 class Upstream(Protocol):
@@ -58,6 +73,11 @@ class Upstream(Protocol):
 
     def set_aside(self, names: Iterable[str]) -> None:
         """From now on these nodes, and no others, are asked for nothing but where they stand: they contradict the rest."""
+        ...
+
+    @property
+    def herald(self) -> Herald | None:
+        """Of those nodes that announce their heads; None where none offers to."""
         ...
 
     @property

@@ -67,12 +67,24 @@ PRESETS: Mapping[str, Prices] = MappingProxyType(
                 "eth_getBlockReceipts": 20.0,
                 "eth_getTransactionByHash": 20.0,
                 "eth_getTransactionReceipt": 20.0,
+                "eth_subscribe": 10.0,
+                "eth_unsubscribe": 10.0,
+                "eth_subscription": 70.0,  # 0.04 for each byte of what is announced; a header has about 1,750
             },
             other=26.0,  # eth_call
             throughput={"eth_getBlockReceipts": 500.0},
         ),
         # "Credit costs", https://docs.metamask.io/services/get-started/pricing/credit-cost, read in 2026.
-        "infura": Prices({"eth_chainId": 5.0, "eth_getBlockReceipts": 1000.0}, other=80.0),
+        "infura": Prices(
+            {
+                "eth_chainId": 5.0,
+                "eth_getBlockReceipts": 1000.0,
+                "eth_subscribe": 5.0,
+                "eth_unsubscribe": 10.0,
+                "eth_subscription": 50.0,  # an event of newHeads
+            },
+            other=80.0,
+        ),
         "flat": Prices(),
     }
 )
@@ -141,6 +153,11 @@ class Account:
             return False
         self._spent += units
         return True
+
+    def owe(self, units: float, wall_s: float) -> None:
+        """Something came that nobody could refuse: its units are spent."""
+        self._turn_page(wall_s)
+        self._spent += units
 
     def _turn_page(self, wall_s: float) -> None:
         day = int(wall_s // DAY_S)

@@ -1,4 +1,4 @@
-"""One node: JSON-RPC calls over HTTP, only while the node is of the right chain and willing.
+"""One node: JSON-RPC calls over HTTP or a WebSocket, only while the node is of the right chain and willing.
 
 Retries and what an answer means are the business of whoever holds the node; here one call is one attempt.
 """
@@ -16,20 +16,21 @@ from typing import TypeVar
 import httpx2
 import msgspec
 
+from app.core.blocks import BlockName
 from app.core.deadlines import remaining_s, turn_left_s
 from app.core.hexadecimal import parse_quantity
 from app.core.purpose import Errand, Purpose, errand
 from app.core.routing import NodeState, Part, Work
 
 from . import jsonrpc
+from .decoding import decoded
 from .faults import ANSWERED, BLAMED, CallFailed, Fault
 from .observer import NoObserver, UpstreamObserver
-from .posting import NodeLimits, Poster
+from .posting import NodeLimits
 from .purse import Purse
 from .standing import Capabilities, Standing
-
-DECODE_INLINE_BYTES = 1024 * 1024
-"""Larger texts are decoded in a thread: the loop is never held for longer than a megabyte takes."""
+from .subscription import Subscription
+from .ways import Ways
 
 NULL = b"null"
 
@@ -44,18 +45,12 @@ T = TypeVar("T")
 logger = logging.getLogger("copath.upstream")
 
 
-async def decoded(decode: Callable[[bytes], T], raw: bytes) -> T:
-    """`decode(raw)`, in a thread where `raw` is large. Cancelling the caller does not stop the thread; it is brief."""
-    if len(raw) <= DECODE_INLINE_BYTES:
-        return decode(raw)
-    return await asyncio.to_thread(decode, raw)
-
-
 class EvmNode:
     """One node and everything that is known of it. `aclose` it.
 
     `name` is what logs, metrics and clients see; `chain_id` is the one configured, None to learn it from the node;
-    `derives_from` names the node that this one follows and can never be ahead of.
+    `derives_from` names the node that this one follows and can never be ahead of. `url` may be that of a WebSocket, over which
+    everything goes then, subscriptions too; beside another one, `ws_url` is for subscriptions alone.
     """
 
     def __init__(
@@ -63,6 +58,7 @@ class EvmNode:
         name: str,
         url: str,
         *,
+        ws_url: str | None = None,
         chain_id: int | None = None,
         derives_from: str | None = None,
         headers: Mapping[str, str] | None = None,
@@ -84,20 +80,29 @@ class EvmNode:
         self._clock = clock
         self._ids = count(1)
         self._verifying: asyncio.Task[int] | None = None
-        self._poster = Poster(
+        self._ways = Ways(
             url,
-            headers or {},
+            ws_url,
+            headers,
             self.limits,
             transport=transport,
             observer=self.observer,
             clock=clock,
             wall_clock=wall_clock,
             trust_env=trust_env,
+            on_lost=self.standing.forget_chain,
         )
+        self.subscription: Subscription | None = None
+        """To its heads, where it offers one."""
+        if self._ways.line is not None:
+            asked = None if self._ways.poster is None else lambda: self.chain_id
+            self.subscription = Subscription(
+                name, self._ways.line, self.purse, self.observer, self._ids, clock=clock, chain_id=asked
+            )
 
     def __repr__(self) -> str:
         state = "up" if self.standing.up else "down"
-        return f"<EvmNode {self.name} {self._poster.origin} chain {self.standing.chain_id} {state}>"
+        return f"<EvmNode {self.name} {self._ways.origin} chain {self.standing.chain_id} {state}>"
 
     @property
     def chain_id(self) -> int | None:
@@ -116,6 +121,17 @@ class EvmNode:
         self.state.cooling_until = self.standing.cooling_until
         return self.state
 
+    def announces(self, now: float) -> bool:
+        """Whether it would say by itself that its head moved, and is in use."""
+        here = self.subscription
+        return here is not None and here.watch.live(now) and self.standing.up and not self.state.astray
+
+    def note_latest(self, block: BlockName, now: float) -> None:
+        """It was asked for its newest block, and this is it."""
+        self.state.note_head(block.height, now, block.timestamp)
+        if self.subscription is not None:
+            self.subscription.watch.see(block.height, block.block_hash, now)
+
     def batch_size(self, method: str) -> int:
         """The most calls of one method for one batch: as many as are believed to pass, and as may be made within a second."""
         affordable = self.purse.most_at_once(method)
@@ -125,14 +141,14 @@ class EvmNode:
     @property
     def connections_held(self) -> int:
         """Connections that calls hold at this moment."""
-        return self._poster.connections_held
+        return self._ways.held
 
     async def aclose(self) -> None:
         """Ends a chain check under way and closes every connection."""
         if self._verifying is not None and not self._verifying.done():
             self._verifying.cancel()
             await asyncio.wait([self._verifying])
-        await self._poster.aclose()
+        await self._ways.aclose()
 
     async def call(self, method: str, params: Sequence[object] = ()) -> bytes:
         """The JSON text of the call's result, `null` included. Raises `CallFailed`."""
@@ -152,7 +168,8 @@ class EvmNode:
             return jsonrpc.decode_batch(body, first_id, len(calls))
 
         content = jsonrpc.encode_batch(first_id, calls)
-        outcomes = await self._exchange([method for method, _ in calls], part, content, decode, lambda _: "ok")
+        ids = range(first_id, first_id + len(calls))
+        outcomes = await self._exchange([method for method, _ in calls], part, content, ids, decode, lambda _: "ok")
         limits = [
             outcome for outcome in outcomes if isinstance(outcome, CallFailed) and outcome.fault is Fault.RATE_LIMITED
         ]
@@ -221,17 +238,19 @@ class EvmNode:
         def result_of(answer: bytes) -> str:
             return "not_found" if answer == NULL else "ok"
 
-        return await self._exchange([method], part, jsonrpc.encode_request(call_id, method, params), decode, result_of)
+        content = jsonrpc.encode_request(call_id, method, params)
+        return await self._exchange([method], part, content, (call_id,), decode, result_of)
 
     async def _exchange(
         self,
         methods: Sequence[str],
         part: Part,
         content: bytes,
+        ids: Sequence[int],
         decode: Callable[[bytes], T],
         result_of: Callable[[T], str],
     ) -> T:
-        """One POST with calls of these methods, paid for before it starts."""
+        """One message with calls of these methods and ids, paid for before it starts."""
         method, cost = methods[0], self.purse.prices.of(methods)
         self._require_willing()
         await self.purse.turn(cost)
@@ -242,7 +261,7 @@ class EvmNode:
         seconds: float | None = None
         result = "cancelled"
         try:
-            reply = await self._poster.post(content)
+            reply = await self._ways.carry(content, ids, bulky=part is not Part.LIGHT or len(ids) > 1)
             seconds = reply.seconds
             # Outside the attempt's time: bytes in hand are not thrown away.
             answer = await decoded(decode, reply.body)
@@ -278,7 +297,7 @@ class EvmNode:
         self._report_state(was_up)
 
     def _note_failure(self, method: str, part: Part, failure: CallFailed) -> None:
-        failure.excerpt = self._poster.scrub(failure.excerpt)
+        failure.excerpt = self._ways.scrub(failure.excerpt)
         was_up = self.standing.up
         self.standing.note_failure(failure, self._clock())
         if failure.fault is Fault.RATE_LIMITED and self.standing.cooling_until is not None:

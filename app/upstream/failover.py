@@ -22,6 +22,7 @@ from app.core.routing import RoutingRules, Work, frontier
 from .evm import EvmNode
 from .faults import CallFailed
 from .hedging import Hedging, race
+from .herald import Herald
 from .listing import listing_of
 from .reading import Absent, NodeReader
 from .retries import Patience
@@ -46,6 +47,8 @@ class Failover:
         self.nodes = tuple(nodes)
         self.crew = Crew(self.nodes, rules or RoutingRules(), patience or Patience())
         self.hedging = Hedging(self.crew.budget)
+        self.herald = Herald.over(self.nodes, self.crew.patience.now)
+        """Of the nodes that announce their heads."""
         self._silent: set[str] = set()
 
     def __repr__(self) -> str:

@@ -6,7 +6,6 @@ Nothing that is raised here carries more of the URL than its scheme and host.
 from __future__ import annotations
 
 import asyncio
-import re
 import socket
 import ssl
 import time
@@ -16,26 +15,15 @@ from functools import lru_cache
 
 import httpx2
 
-from app.core.deadlines import remaining_s, turn_left_s
-
-from . import jsonrpc
+from .address import HTTP, Address
+from .allowance import Allowance
 from .bodies import ACCEPT_ENCODING, read_body
 from .faults import CallFailed, Fault
 from .observer import NoObserver, UpstreamObserver
-from .secrecy import keep_urls_out_of_logs, scrubbed, secret_parts
-from .standing import retry_after_s
-
-MIN_USEFUL_S = 0.1
-"""With less than this left of the deadline no call is started: its answer could not be used."""
-
-FAIR_S = 1.0
-"""A call that is cut because its turn is over says something about the node only when it had at least so long."""
-
-TIMER_SLACK_S = 0.001
+from .secrecy import keep_urls_out_of_logs
+from .statuses import failure_of_status
 
 ERROR_BODY_CAP_BYTES = 64 * 1024
-
-_HOST = re.compile(rb"[a-z0-9._-]+|[0-9a-f:.]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +55,7 @@ class _Attempt:
 
     pool: _Pool
     scope: asyncio.Timeout
-    limit_s: float
-    ends_at: float | None
+    allowance: Allowance
     clock: Callable[[], float]
     acquired_at: float | None = None
     connected: bool = False
@@ -90,9 +77,7 @@ class _Attempt:
             return
         self.acquired_at = self.clock()
         self.pool.holding += 1
-        loop_now = asyncio.get_running_loop().time()
-        ends = loop_now + self.limit_s
-        self.scope.reschedule(ends if self.ends_at is None else min(ends, self.ends_at))
+        self.allowance.acquired(self.scope)
 
     def release(self) -> None:
         """The connection went back, or is gone."""
@@ -102,7 +87,7 @@ class _Attempt:
 
 @dataclass(slots=True)
 class Reply:
-    """A response with status 200, read to its end. `seconds` is without the wait for a connection."""
+    """A whole answer. `seconds` is without the wait for a connection."""
 
     body: bytes
     seconds: float
@@ -120,10 +105,7 @@ class Poster:
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
     trust_env: bool = True
-    origin: str = field(init=False)
-    """`scheme://host[:port]`: all of the URL that may be shown."""
-    _target: httpx2.URL = field(init=False)
-    _secrets: tuple[str, ...] = field(init=False)
+    address: Address = field(init=False)
     _pool: _Pool = field(init=False)
     _fresh: _Pool = field(init=False)
     _retired: list[_Pool] = field(init=False, default_factory=list)
@@ -132,22 +114,13 @@ class Poster:
         if self.transport is not None:
             # Nothing is dialled: the address only has to be one that an HTTP client takes.
             self.url = "http://in-process"
-        try:
-            parsed = httpx2.URL(self.url)
-        except (httpx2.InvalidURL, ValueError):
-            raise ValueError("an upstream URL is not a URL") from None
-        if parsed.scheme not in ("http", "https") or not _HOST.fullmatch(parsed.raw_host):
-            raise ValueError("an upstream URL must be http:// or https:// with a host")
-        host = f"[{parsed.host}]" if ":" in parsed.host else parsed.host
-        self.origin = f"{parsed.scheme}://{host}" + ("" if parsed.port is None else f":{parsed.port}")
-        self._target = parsed  # once, not for every call
-        self._secrets = secret_parts(parsed, self.headers)
+        self.address = Address.of(self.url, self.headers, HTTP)
         keep_urls_out_of_logs()
         self._pool = self._open(self.limits.max_connections)
         self._fresh = self._open(0)
 
     def __repr__(self) -> str:
-        return f"<Poster {self.origin} holding {self._pool.holding} of {self.limits.max_connections}>"
+        return f"<Poster {self.address.origin} holding {self._pool.holding} of {self.limits.max_connections}>"
 
     @property
     def connections_held(self) -> int:
@@ -158,13 +131,6 @@ class Poster:
         """Closes every connection."""
         for pool in (self._pool, self._fresh, *self._retired):
             await pool.client.aclose()
-
-    def scrub(self, text: str) -> str:
-        """`text` without anything secret of our URL and headers, cut to a log line.
-
-        Servers like to quote the path they were asked for.
-        """
-        return scrubbed(text, self._secrets)
 
     async def post(self, content: bytes) -> Reply:
         """One attempt. Raises `CallFailed`; never anything of httpx2.
@@ -178,20 +144,10 @@ class Poster:
             return await self._attempt(self._fresh, content)
 
     async def _attempt(self, pool: _Pool, content: bytes) -> Reply:
-        loop = asyncio.get_running_loop()
-        left_s, turn_s = remaining_s(self.clock()), turn_left_s(self.clock())
-        if left_s is not None and left_s < MIN_USEFUL_S:
-            raise CallFailed(Fault.DEADLINE, "the deadline left no time to ask")
-        if turn_s is not None and turn_s < MIN_USEFUL_S:
-            raise CallFailed(Fault.TURN_OVER, "its turn was over")
-        given_s = min((each for each in (left_s, turn_s) if each is not None), default=None)
-        ends_at = None if left_s is None else loop.time() + left_s
-        cut_at = None if given_s is None else loop.time() + given_s
-        limit_s = self.limits.attempt_timeout_s
+        allowance = Allowance.now(self.limits.attempt_timeout_s, self.clock())
         # Until a connection is ours the wait for one is allowed for as well; httpx2 bounds that part by itself.
-        waiting_s = limit_s + self.limits.pool_timeout_s
-        scope = asyncio.timeout(waiting_s if given_s is None else min(waiting_s, given_s))
-        attempt = _Attempt(pool, scope, limit_s, cut_at, self.clock)
+        scope = allowance.scope(self.limits.pool_timeout_s)
+        attempt = _Attempt(pool, scope, allowance, self.clock)
         started = self.clock()
         try:
             async with scope:
@@ -199,15 +155,7 @@ class Poster:
         except TimeoutError:
             if not scope.expired():
                 raise
-            # Timers may go off a little early: what is this close to the deadline was cut by it.
-            if ends_at is not None and loop.time() >= ends_at - TIMER_SLACK_S:
-                raise CallFailed(Fault.DEADLINE, "the deadline passed before the node answered") from None
-            if turn_s is not None and attempt.acquired_at is None:
-                raise CallFailed(Fault.POOL_BUSY, "no connection came free in time") from None
-            shown_s = limit_s if turn_s is None else min(limit_s, turn_s)
-            blamed = shown_s >= min(limit_s, FAIR_S)
-            fault = Fault.ATTEMPT_TIMEOUT if blamed else Fault.TURN_OVER
-            raise CallFailed(fault, f"no full answer within {shown_s:.3g} s") from None
+            raise allowance.cut(acquired=attempt.acquired_at is not None) from None
         except httpx2.PoolTimeout:
             self.observer.on_pool_timeout()
             await self._replace_if_orphaned(pool)
@@ -227,7 +175,7 @@ class Poster:
 
     async def _exchange(self, attempt: _Attempt, content: bytes) -> bytes:
         request = attempt.pool.client.build_request(
-            "POST", self._target, content=content, extensions={"trace": attempt.on_event}, timeout=self._timeouts()
+            "POST", self.address.url, content=content, extensions={"trace": attempt.on_event}, timeout=self._timeouts()
         )
         response = await attempt.pool.client.send(request, stream=True)
         try:
@@ -238,32 +186,11 @@ class Poster:
             await response.aclose()
 
     async def _status_failure(self, response: httpx2.Response) -> CallFailed:
-        """What a status other than 200 means. A JSON-RPC error in the body says more than the status, limits apart."""
-        status = response.status_code
         try:
             body = await read_body(response, ERROR_BODY_CAP_BYTES)
         except (CallFailed, httpx2.HTTPError):
             body = b""
-        said = jsonrpc.decode_error(body)
-        wait_s = retry_after_s(response.headers.get("retry-after"), self.wall_clock())
-        words = jsonrpc.excerpt(body)
-        if status == 429 or (status == 503 and wait_s is not None):
-            return CallFailed(
-                Fault.RATE_LIMITED, f"the node answered HTTP {status}", retry_after_s=wait_s, excerpt=words
-            )
-        if said is not None and (status not in (401, 402, 403) or said.fault is Fault.METHOD_NOT_SUPPORTED):
-            return said
-        fault = Fault.HTTP_5XX if status >= 500 else Fault.HTTP_4XX
-        if status in (401, 402, 403):
-            fault = Fault.DENIED
-        elif status == 413:
-            fault = Fault.TOO_BIG
-        elif status == 408:
-            # A server's word for "this idle connection is over".
-            fault = Fault.RESET
-        elif status < 400:
-            fault = Fault.MALFORMED
-        return CallFailed(fault, f"the node answered HTTP {status}", excerpt=words)
+        return failure_of_status(response.status_code, response.headers.get("retry-after"), body, self.wall_clock())
 
     def _timeouts(self) -> httpx2.Timeout:
         limits = self.limits
@@ -278,7 +205,7 @@ class Poster:
         headers = {"content-type": "application/json", "accept": "application/json", "accept-encoding": ACCEPT_ENCODING}
         return _Pool(
             httpx2.AsyncClient(
-                verify=_tls_context(self.trust_env),
+                verify=tls_context(self.trust_env),
                 limits=limits,
                 transport=self.transport,
                 headers={**headers, **self.headers},
@@ -328,7 +255,7 @@ def _transport_failure(error: httpx2.HTTPError) -> CallFailed:
 
 
 @lru_cache
-def _tls_context(trust_env: bool) -> ssl.SSLContext:
+def tls_context(trust_env: bool) -> ssl.SSLContext:
     # Loading the trusted roots takes tens of milliseconds: once per process is enough.
     return httpx2.create_ssl_context(trust_env=trust_env)
 

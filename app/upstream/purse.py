@@ -17,8 +17,8 @@ from app.core.purpose import Purpose, errand_in_hand
 from app.core.resting import asleep
 from app.core.spending import Account, Cost, Prices
 
+from .allowance import MIN_USEFUL_S
 from .faults import CallFailed, Fault
-from .posting import MIN_USEFUL_S
 
 LONGEST_WAIT_S = 5.0
 """A call on behalf of a request does not wait longer for its turn: better to say when to come back. Backfill has time."""
@@ -142,6 +142,12 @@ class Purse:
         if not self.account.charge(cost.units, here, self._wall_clock()):
             raise self._spent()
         self.spent[here.purpose] += cost.units
+
+    def owe(self, method: str) -> None:
+        """The node sent something that is paid for by itself."""
+        units = self.prices.of((method,)).units
+        self.account.owe(units, self._wall_clock())
+        self.spent[errand_in_hand().purpose] += units
 
     async def _wait_in_line(self, cost: Cost, wait_s: float) -> None:
         self.account.queue(cost.throughput, self._clock())

@@ -20,8 +20,9 @@ from app.core.journey import RETRY_PAUSE_S
 from app.core.resting import parted
 from app.core.rpc_json import decode_block_name, decode_position
 
+from .decoding import decoded
 from .each_receipt import each_receipt
-from .evm import NULL, EvmNode, decoded
+from .evm import NULL, EvmNode
 from .faults import ANSWERED, CallFailed, Fault
 from .receipts import AskEach, HeightNeeded, ReceiptsMissing, is_empty_list, transaction_hashes, whole_list
 from .retries import Patience, RetryBudget
@@ -86,7 +87,7 @@ class NodeReader:
             raise
         name = decode_block_name(raw)
         if name is not None and tag == "latest":
-            self.node.state.note_head(name.height, self.patience.now(), name.timestamp)
+            self.node.note_latest(name, self.patience.now())
         return name
 
     async def position(self, tx_hash: bytes) -> Position | None:

@@ -12,7 +12,8 @@ import msgspec
 from app.core.errors import ContentInvalid
 from app.core.hexadecimal import encode_quantity, from_hex_exact, to_hex
 
-from .evm import NULL, EvmNode, decoded
+from .decoding import decoded
+from .evm import NULL, EvmNode
 from .faults import CallFailed, Fault
 from .retries import Patience
 from .standing import ReceiptsForm

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from app.core.deadlines import remaining_s
 from app.core.resting import asleep
 
-from .posting import MIN_USEFUL_S
+from .allowance import MIN_USEFUL_S
 
 
 @dataclass(slots=True)

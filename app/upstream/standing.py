@@ -116,6 +116,10 @@ class Standing:
             self.configured_chain_id = found
         self.chain_id, self.verified_at, self.foreign_chain_id = found, now, None
 
+    def forget_chain(self) -> None:
+        """Whatever answers next at that address may be another node."""
+        self.verified_at = None
+
     def note_answer(self) -> None:
         """The node answered."""
         # A cool-down is not lifted by the answer to a call that was sent before it: it ends by itself.
@@ -135,7 +139,7 @@ class Standing:
         elif failure.fault is Fault.DENIED:
             self.denied_until = now + DENIED_FOR_S
         elif failure.fault in NEVER_CONNECTED:
-            self.verified_at = None
+            self.forget_chain()
 
 
 def retry_after_s(header: str | None, wall_now: float) -> float | None:

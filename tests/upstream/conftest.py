@@ -80,7 +80,7 @@ class Rig:
 
     def limit(self, **limits: Any) -> None:
         """Other limits from now on, for tests in which real time has to pass: `NodeLimits` by name."""
-        self.evm._poster.limits = replace(self.evm._poster.limits, **limits)
+        self.evm._ways.poster.limits = replace(self.evm._ways.poster.limits, **limits)
 
 
 @contextlib.asynccontextmanager

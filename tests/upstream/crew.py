@@ -82,7 +82,7 @@ class Crew:
     def limit(self, **limits: Any) -> None:
         """Other limits from now on, for tests in which real time has to pass: `NodeLimits` by name."""
         for evm in self.evms:
-            evm._poster.limits = replace(evm._poster.limits, **limits)
+            evm._ways.poster.limits = replace(evm._ways.poster.limits, **limits)
 
     def listed(self, at: int) -> Mapping[str, object]:
         """What is said of a node in public."""

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from app.core.deadlines import deadline
-from app.upstream.evm import EvmNode, decoded
+from app.upstream.decoding import decoded
+from app.upstream.evm import EvmNode
 from app.upstream.faults import CallFailed, Fault
 from app.upstream.posting import NodeLimits
 from tests.corpus_files import recorded
@@ -275,7 +276,7 @@ async def test_B55_a_pool_that_lost_its_connections_is_replaced(million: dict[st
         open_rig(node, max_connections=1, pool_timeout_s=0.05) as rig,
     ):
         await rig.evm.verify_chain()
-        poster = rig.evm._poster
+        poster = rig.evm._ways.poster
         # What an orphaned slot looks like from outside: the pool is full and no call of ours holds a connection.
         client = poster._pool.client
         request = client.build_request("POST", node.url, content=_call(HEAD))
@@ -590,7 +591,14 @@ async def test_nothing_of_the_url_but_its_origin_is_ever_shown(
         async with open_rig(node, url=url, headers=headers, attempt_timeout_s=0.15) as rig:
             node.always("*", behaviour)
             failure = await failure_of(rig)
-            shown = [repr(failure), str(failure), failure.excerpt, repr(rig.evm), repr(rig.evm._poster), caplog.text]
+            shown = [
+                repr(failure),
+                str(failure),
+                failure.excerpt,
+                repr(rig.evm),
+                repr(rig.evm._ways.poster),
+                caplog.text,
+            ]
             shown += [str(record.__dict__) for record in caplog.records if record.name.startswith(("copath", "httpx"))]
             assert node.posts
             for canary in CANARIES:
