@@ -11,6 +11,7 @@ from app.core import errors
 from app.core.budget import Priority
 from app.core.deadlines import deadline
 from app.core.errors import ProofError, RequestTimeout
+from app.core.purpose import Errand
 
 if TYPE_CHECKING:
     from app.chain.ports import Clock
@@ -83,6 +84,8 @@ class Fill:
         self._limit_s = limit_s
         self._limit: asyncio.Timeout | None = None
         self._promote: Callable[[], None] | None = None
+        self._hear: Callable[[Errand], None] | None = None
+        self._joined: list[Errand] = []
 
     def enter(self, stage: Stage) -> None:
         """Marks a transition. The first stage after QUEUED starts the fill's own deadline, for the calls made on its behalf
@@ -114,6 +117,21 @@ class Fill:
     def on_promote(self, callback: Callable[[], None]) -> None:
         """`callback` is called, at most once, when a request joins this fill while it is a backfill's."""
         self._promote = callback
+
+    def join(self, errand: Errand) -> None:
+        """For `Flights`: a request on this errand waits for the fill too."""
+        if self._hear is not None:
+            self._hear(errand)
+        elif not self._joined or self._joined[-1] is not errand:
+            self._joined.append(errand)
+
+    def on_join(self, callback: Callable[[Errand], None]) -> None:
+        """`callback` is called with the errand of every other request that waits for this fill, those before this call
+        included."""
+        self._hear = callback
+        for errand in self._joined:
+            callback(errand)
+        self._joined.clear()
 
     def conclude(self, memo_s: float) -> None:
         """The error this fill is about to raise is conclusive: told to everybody at once, remembered for `memo_s`.

@@ -122,15 +122,21 @@ class Filling:
     async def _fill(self, ref: BlockRef, fill: Fill) -> ProvableBlock:
         """One fetch and one build. The permit is held until the build has truly ended, but not while the fetch sleeps (P6)."""
         labels = (self._rules.name, fill.priority.value)
-        permit = self._permits.hold(fill.priority)
-        mine = Errand(Purpose(fill.priority.value), errand_in_hand().anonymous)
+        here = errand_in_hand()
+        permit = self._permits.hold(fill.priority, consumer=here.consumer)
+        mine = Errand(Purpose(fill.priority.value), here.anonymous, here.consumer)
         errand.set(mine)  # of this task alone, as the shift below
 
         def promoted() -> None:
             mine.purpose = Purpose.REQUEST
             permit.promote()
 
+        def joined(by: Errand) -> None:
+            mine.anonymous = mine.anonymous and by.anonymous
+            permit.share(by.consumer)
+
         fill.on_promote(promoted)
+        fill.on_join(joined)
         result = "error"
         try:
             async with permit:

@@ -30,7 +30,7 @@ from app.chain.permits import refusal
 from app.core.budget import Priority, Refusal
 from app.core.deadlines import reached
 from app.core.errors import Draining, Internal, ProofError, RequestTimeout, RpcUnavailable
-from app.core.purpose import again, bare_context
+from app.core.purpose import Errand, again, bare_context, errand
 
 if TYPE_CHECKING:
     from app.chain.ports import Clock
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 class _Lease(Generic[V]):
     """One caller's stake in a run. Owned by that caller; `run` changes when the lease is handed over to the next one."""
 
-    __slots__ = ("cutoff", "fill", "land", "outcome", "priority", "run", "still_valid")
+    __slots__ = ("cutoff", "errand", "fill", "land", "outcome", "priority", "run", "still_valid")
 
     def __init__(
         self,
@@ -61,6 +61,7 @@ class _Lease(Generic[V]):
         self.still_valid = still_valid
         self.priority = priority
         self.cutoff = cutoff
+        self.errand: Errand | None = errand.get()
         self.outcome: asyncio.Future[V] = asyncio.get_running_loop().create_future()
         self.run: _Run[Any, V] | None = None
 
@@ -212,6 +213,7 @@ class Flights(Generic[K, V]):
         self.fills += 1
         # A bare context: a fill must not run under the deadline of the request that happened to come first.
         context = bare_context()
+        context.run(errand.set, creator.errand)
         context.run(again.set, generation > 1)
         run.task = asyncio.create_task(self._fly(run, creator), name="fill", context=context)
         self._flying[run.task] = run
@@ -240,9 +242,13 @@ class Flights(Generic[K, V]):
     def _board(self, run: _Run[K, V], lease: _Lease[V]) -> None:
         run.leases[lease] = None
         lease.run = run
-        if lease.priority is Priority.REQUEST and run.handle.priority is Priority.BACKFILL:
+        if lease.priority is not Priority.REQUEST:
+            return
+        if run.handle.priority is Priority.BACKFILL:
             self.promotions += 1
             run.handle.promote()
+        if lease.errand is not None:
+            run.handle.join(lease.errand)
 
     def _leave(self, lease: _Lease[V]) -> None:
         run = lease.run

@@ -57,7 +57,7 @@ class Permits:
         self.window = SaturationWindow() if window is None else window
         self.refused: Counter[Refusal] = Counter(dict.fromkeys(Refusal, 0))
         self._on_wait = on_wait
-        self._wakers: dict[Ticket, asyncio.Future[bool]] = {}
+        self._wakers: dict[Ticket, asyncio.Future[Refusal | None]] = {}
 
     def __repr__(self) -> str:
         return repr(self.budget).replace("FillBudget", "Permits")
@@ -88,13 +88,15 @@ class Permits:
             raise self._refuse(decision.reason)
         ticket = permit.ticket = decision.ticket
         if not isinstance(decision, Granted):
+            if decision.displaced is not None:
+                self._wake(decision.displaced, Refusal.QUEUE_FULL)
             loop = asyncio.get_running_loop()
             waker = self._wakers[ticket] = loop.create_future()
             timer = None
             if ticket.cutoff is not None:
                 timer = loop.call_later(ticket.cutoff - asked_at, self._expire, ticket.cutoff)
             try:
-                granted = await waker
+                refused = await waker
             except BaseException:
                 permit.ticket = None
                 held = ticket.state is TicketState.RUNNING  # granted in the turn of the loop in which it was cancelled
@@ -108,9 +110,9 @@ class Permits:
                 del self._wakers[ticket]
                 if timer is not None:
                     timer.cancel()
-            if not granted:
+            if refused is not None:
                 permit.ticket = None
-                raise self._refuse(Refusal.WAIT_TIMEOUT)
+                raise self._refuse(refused)
         self.window.progress()
         if self._on_wait is not None:
             self._on_wait(ticket.priority, self.clock.now() - asked_at)
@@ -129,17 +131,21 @@ class Permits:
         self.window.progress()
 
     def _carry(self, changes: Changes) -> None:
-        for tickets, granted in ((changes.granted, True), (changes.refused, False)):
-            for ticket in tickets:
-                waker = self._wakers[ticket]
-                if not waker.done():  # done: its task is being cancelled and gives the ticket back when it runs
-                    waker.set_result(granted)
+        for ticket in changes.granted:
+            self._wake(ticket, None)
+        for ticket in changes.refused:
+            self._wake(ticket, Refusal.WAIT_TIMEOUT)
+
+    def _wake(self, ticket: Ticket, refused: Refusal | None) -> None:
+        waker = self._wakers[ticket]
+        if not waker.done():  # done: its task is being cancelled and gives the ticket back when it runs
+            waker.set_result(refused)
 
 
 class Permit:
     """One permit, held by whoever acquired it until it is released, whatever becomes of those who wait for its work.
 
-    Owned by one task, except for `promote`, which anybody may call at any time.
+    Owned by one task, except for `promote` and `share`, which anybody may call at any time.
     """
 
     __slots__ = ("_permits", "consumer", "cutoff", "priority", "ticket")
@@ -177,6 +183,13 @@ class Permit:
         self.priority = Priority.REQUEST
         if self.ticket is not None:
             self._permits._carry(self._permits.budget.promote(self.ticket, self._permits.clock.now()))
+
+    def share(self, consumer: str | None) -> None:
+        """A request of `consumer` waits for this permit too: it takes the turns of either, now or when it will be acquired."""
+        if self.consumer is None:
+            self.consumer = consumer
+        if self.ticket is not None:
+            self._permits.budget.share(self.ticket, consumer)
 
     async def __aenter__(self) -> Self:
         await self.acquire()

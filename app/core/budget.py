@@ -9,13 +9,17 @@ what its caller must do next: whom to wake with a permit, whom to send away. `ap
     P3  no backfill starts while a request waits
     P4  a ticket that is cancelled, waiting or running, leaves nothing behind
     P5  raising the limit starts waiters at once; lowering it revokes nothing
+
+Inside a class consumers take turns (`core.turns`). In a full line nobody waits with more than his share while another is sent
+away: who has most gives a place up.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
 from dataclasses import dataclass
+
+from app.core.turns import Line
 
 
 class Priority(enum.StrEnum):
@@ -42,16 +46,18 @@ class Ticket:
     """One claim to one permit. It has an identity, so that a second release is an error and holders can be told apart.
 
     Owned by the budget: only its methods change a ticket. `cutoff` is the moment after which starting is pointless, or
-    None. `consumer` names on whose behalf the fill runs; a line that is fair between consumers needs nothing else.
+    None. `consumers` are those on whose behalf the fill runs, None for whoever was not told apart. `steadfast`: it is not
+    sent away to make room, since its work had begun.
     """
 
-    __slots__ = ("consumer", "cutoff", "priority", "state")
+    __slots__ = ("consumers", "cutoff", "priority", "state", "steadfast")
 
-    def __init__(self, priority: Priority, cutoff: float | None, consumer: str | None) -> None:
+    def __init__(self, priority: Priority, cutoff: float | None, consumer: str | None, *, steadfast: bool) -> None:
         self.priority = priority
         self.cutoff = cutoff
-        self.consumer = consumer
+        self.consumers: dict[str | None, None] = {consumer: None}
         self.state = TicketState.WAITING
+        self.steadfast = steadfast
 
     def __repr__(self) -> str:
         return f"<Ticket {self.priority} {self.state.value}>"
@@ -66,9 +72,12 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """The ticket waits; a later `Changes` names it, as granted or as refused."""
+    """The ticket waits; a later `Changes` names it, as granted or as refused, or a later `Queued` as displaced.
+
+    `displaced` waited until now, and is sent away (`QUEUE_FULL`) since its consumer had more places than this one's."""
 
     ticket: Ticket
+    displaced: Ticket | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,34 +98,6 @@ class Changes:
     refused: tuple[Ticket, ...] = ()
 
 
-class _Line:
-    """Waiting tickets of one class, first come first served; leaving from the middle is cheap.
-
-    The only place that knows the order inside a class: a line that takes turns between consumers would have these same
-    methods.
-    """
-
-    __slots__ = ("_tickets",)
-
-    def __init__(self) -> None:
-        self._tickets: dict[Ticket, None] = {}
-
-    def __len__(self) -> int:
-        return len(self._tickets)
-
-    def __iter__(self) -> Iterator[Ticket]:
-        return iter(self._tickets)
-
-    def join(self, ticket: Ticket) -> None:
-        self._tickets[ticket] = None
-
-    def leave(self, ticket: Ticket) -> None:
-        del self._tickets[ticket]
-
-    def first(self) -> Ticket | None:
-        return next(iter(self._tickets), None)
-
-
 class FillBudget:
     """Permits for the fills of one chain.
 
@@ -135,7 +116,7 @@ class FillBudget:
         self._limit = limit
         self._asked_reserve = reserve
         self._max_queued = max_queued
-        self._lines = {Priority.REQUEST: _Line(), Priority.BACKFILL: _Line()}
+        self._lines: dict[Priority, Line[Ticket]] = {Priority.REQUEST: Line(), Priority.BACKFILL: Line()}
         self._running: dict[Priority, set[Ticket]] = {Priority.REQUEST: set(), Priority.BACKFILL: set()}
 
     # --- what is ----------------------------------------------------------------------------------------------------
@@ -185,15 +166,20 @@ class FillBudget:
         """
         if cutoff is not None and cutoff <= now:
             return Refused(Refusal.WAIT_TIMEOUT)
-        ticket = Ticket(priority, cutoff, consumer)
+        ticket = Ticket(priority, cutoff, consumer, steadfast=again)
         if self._may_start(priority):  # then nobody of this class waits, and no request does: see `_assign`
             self._start(ticket)
             return Granted(ticket)
         line = self._lines[priority]
+        displaced = None
         if not again and len(line) >= (self._max_queued if priority is Priority.REQUEST else self._limit):
-            return Refused(Refusal.QUEUE_FULL)
+            displaced = line.yielding_to(consumer)
+            if displaced is None:
+                return Refused(Refusal.QUEUE_FULL)
+            line.leave(displaced)
+            displaced.state = TicketState.ENDED
         line.join(ticket)
-        return Queued(ticket)
+        return Queued(ticket, displaced)
 
     def release(self, ticket: Ticket, now: float) -> Changes:
         """Gives a held permit back. Releasing a ticket that holds none is a fault of the caller: RuntimeError."""
@@ -243,6 +229,24 @@ class FillBudget:
         ticket.priority = Priority.REQUEST
         return self._assign(now)
 
+    def share(self, ticket: Ticket, consumer: str | None) -> None:
+        """A request of `consumer` joined this fill: its ticket waits in the turns of everybody who waits for it.
+
+        What was nobody's, as after a promotion, is his. Backfill takes no part in turns."""
+        if ticket.priority is Priority.BACKFILL or consumer is None or consumer in ticket.consumers:
+            return
+        line = self._lines[ticket.priority] if ticket.state is TicketState.WAITING else None
+        if None in ticket.consumers:
+            if line is not None:
+                line.leave(ticket)
+            ticket.consumers = {consumer: None}
+            if line is not None:
+                line.join(ticket)
+        else:
+            ticket.consumers[consumer] = None
+            if line is not None:
+                line.share(ticket, consumer)
+
     def set_limit(self, limit: int, now: float) -> Changes:
         """Changes the number of permits while running. Requires limit >= 1."""
         if limit < 1:
@@ -273,11 +277,12 @@ class FillBudget:
         for priority in (Priority.REQUEST, Priority.BACKFILL):
             line = self._lines[priority]
             while (ticket := line.first()) is not None and self._may_start(priority):
-                line.leave(ticket)
                 if ticket.cutoff is not None and ticket.cutoff <= now:
+                    line.leave(ticket)
                     ticket.state = TicketState.ENDED
                     refused.append(ticket)
                 else:
+                    line.pass_turn()
                     self._start(ticket)
                     granted.append(ticket)
         return Changes(granted=tuple(granted), refused=tuple(refused))

@@ -23,11 +23,13 @@ class Purpose(StrEnum):
 class Errand:
     """One piece of work, shared by everything that is called or started for it: a purpose that changes changes for all of it.
 
-    `anonymous`: whoever asked showed no key. It matters to requests alone.
+    `anonymous`: whoever asked showed no key. `consumer`: who asked, where consumers are told apart: a word that is equal for
+    the same one and tells nothing else. Both matter to requests alone.
     """
 
     purpose: Purpose = Purpose.REQUEST
     anonymous: bool = True
+    consumer: str | None = None
 
 
 errand: ContextVar[Errand | None] = ContextVar("errand", default=None)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -24,6 +25,15 @@ def queued(budget: FillBudget, priority: Priority = REQUEST, **more: Any) -> Tic
     decision = budget.request(0.0, priority, **more)
     assert isinstance(decision, Queued)
     return decision.ticket
+
+
+def turns(budget: FillBudget, held: Ticket, names: dict[Ticket, str], releases: int) -> list[str]:
+    """Who is granted, one after the other, as often as the permit in hand is given back."""
+    order = []
+    for _ in range(releases):
+        (held,) = budget.release(held, 0.0).granted
+        order.append(names[held])
+    return order
 
 
 def test_repr_is_the_dashboard() -> None:
@@ -236,8 +246,123 @@ def test_releasing_twice_is_loud() -> None:
         budget.release(ticket, 0.0)
 
 
+def test_consumers_take_turns_and_each_ones_fills_keep_their_order() -> None:
+    budget = FillBudget(1)
+    held = granted(budget, consumer="a")
+    names = {queued(budget, consumer="a"): f"a{index}" for index in range(4)}
+    names |= {queued(budget, consumer="b"): f"b{index}" for index in range(2)}
+    names |= {queued(budget, consumer="c"): "c0"}
+    assert turns(budget, held, names, 7) == ["a0", "b0", "c0", "a1", "b1", "a2", "a3"]
+
+
+def test_a_hundred_fills_of_one_consumer_do_not_precede_the_one_of_another() -> None:
+    budget = FillBudget(1, max_queued=200)
+    held = granted(budget, consumer="many")
+    names = {queued(budget, consumer="many"): "many" for _ in range(100)}
+    names[queued(budget, consumer="one")] = "one"
+    assert "one" in turns(budget, held, names, 2)
+
+
+def test_whose_fill_is_cancelled_or_late_loses_no_turn() -> None:
+    budget = FillBudget(1)
+    held = granted(budget, consumer="a")
+    gone = queued(budget, consumer="a")
+    queued(budget, consumer="a", cutoff=1.0)
+    names = {queued(budget, consumer="a"): "a", queued(budget, consumer="b"): "b"}
+    budget.cancel(gone, 0.0)
+    changes = budget.release(held, 2.0)
+    assert [names[ticket] for ticket in changes.granted] == ["a"]
+
+
+def test_a_fill_that_another_consumer_waits_for_too_has_the_turns_of_either() -> None:
+    budget = FillBudget(1)
+    held = granted(budget, consumer="a")
+    names = {queued(budget, consumer="a"): f"a{index}" for index in range(5)}
+    shared = next(ticket for ticket, name in names.items() if name == "a4")
+    budget.share(shared, "b")
+    assert turns(budget, held, names, 5) == ["a0", "a4", "a1", "a2", "a3"]
+    assert budget.waiting() == 0
+
+
+def test_a_promoted_fill_waits_in_the_turns_of_who_joined_it() -> None:
+    budget = FillBudget(1, reserve=0)
+    held = granted(budget, consumer="a")
+    names = {queued(budget, consumer="a"): f"a{index}" for index in range(3)}
+    filled_ahead = queued(budget, BACKFILL)
+    names[filled_ahead] = "b0"
+    budget.share(filled_ahead, "b")  # before it counts as a request's: backfill takes no part in turns
+    budget.promote(filled_ahead, 0.0)
+    budget.share(filled_ahead, "b")
+    assert turns(budget, held, names, 4) == ["a0", "b0", "a1", "a2"]
+    assert filled_ahead.consumers == {"b": None}
+
+
+def test_in_a_full_line_who_has_most_gives_a_place_up() -> None:
+    budget = FillBudget(1, max_queued=4)
+    granted(budget, consumer="a")
+    waiting = [queued(budget, consumer="a") for _ in range(4)]
+    for leaving in (waiting[3], waiting[2]):
+        decision = budget.request(0.0, REQUEST, consumer="b")
+        assert isinstance(decision, Queued)
+        assert decision.displaced is leaving
+        assert leaving.state is TicketState.ENDED
+    assert budget.request(0.0, REQUEST, consumer="b") == Refused(Refusal.QUEUE_FULL)  # it has its half
+    assert budget.waiting(REQUEST) == 4
+
+
+@pytest.mark.parametrize("who", ["a", "b", None])
+def test_in_a_full_line_nobody_is_sent_away_for_who_has_his_share(who: str | None) -> None:
+    budget = FillBudget(1, max_queued=4)
+    granted(budget)
+    for consumer in ("a", "b", None, who):
+        queued(budget, consumer=consumer)
+    assert budget.request(0.0, REQUEST, consumer=who) == Refused(Refusal.QUEUE_FULL)
+
+
+def test_a_place_is_not_given_up_for_who_would_then_have_more() -> None:
+    budget = FillBudget(1, max_queued=3)
+    granted(budget)
+    for consumer in ("a", "a", "b"):
+        queued(budget, consumer=consumer)
+    assert budget.request(0.0, REQUEST, consumer="b") == Refused(Refusal.QUEUE_FULL)
+
+
+@given(st.lists(st.sampled_from(("a", "b", "c", None)) | st.just("release"), max_size=60))
+def test_nobody_has_two_turns_while_another_waits_for_his(events: list[str | None]) -> None:
+    budget = FillBudget(1, max_queued=100)
+    held = granted(budget)
+    waiting: list[Ticket] = []
+    passed: dict[str | None, Counter[str | None]] = {}
+    for event in events:
+        if event != "release":
+            waiting.append(queued(budget, consumer=event))
+            passed.setdefault(event, Counter())
+        elif waiting:
+            (held,) = budget.release(held, 0.0).granted
+            waiting.remove(held)
+            (who,) = held.consumers
+            still = {next(iter(ticket.consumers)) for ticket in waiting}
+            passed = {other: passed[other] for other in still}
+            for other in still - {who}:
+                passed[other][who] += 1
+                assert passed[other][who] == 1
+            if who in still:
+                passed[who] = Counter()
+
+
+def test_neither_begun_work_nor_what_several_wait_for_is_sent_away() -> None:
+    budget = FillBudget(1, max_queued=3)
+    granted(budget, consumer="a")
+    plain = queued(budget, consumer="a")
+    budget.share(queued(budget, consumer="a"), "c")
+    queued(budget, consumer="a", again=True)
+    decision = budget.request(0.0, REQUEST, consumer="b")
+    assert isinstance(decision, Queued)
+    assert decision.displaced is plain
+
+
 class Budget(RuleBasedStateMachine):
-    """Any order of events keeps P1-P5, and every ticket is accounted for by what the budget said about it."""
+    """Any order of events keeps P1-P5 and the turns, and every ticket is accounted for by what the budget said about it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -246,6 +371,7 @@ class Budget(RuleBasedStateMachine):
         self.running: list[Ticket] = []  # in order: examples must replay the same
         self.waiting: list[Ticket] = []
         self.lowered = False
+        self.passed: dict[str | None, Counter[str | None]] = {}  # by who waits: the turns that others had meanwhile
 
     def see(self, changes: Any) -> None:
         for ticket in changes.refused:
@@ -254,22 +380,56 @@ class Budget(RuleBasedStateMachine):
             self.waiting.remove(ticket)
         for ticket in changes.granted:
             ahead = self.waiting[: self.waiting.index(ticket)]
-            assert not [other for other in ahead if other.priority is ticket.priority], "not first come first served"
+            alike = [each for each in ahead if each.priority is ticket.priority and each.consumers == ticket.consumers]
+            assert not alike, "not first come first served"
             assert ticket.cutoff is None or ticket.cutoff > self.now
             self.waiting.remove(ticket)
             self.running.append(ticket)
             if ticket.priority is BACKFILL:
                 assert not [other for other in self.waiting if other.priority is REQUEST], "P3"
+            else:
+                self.note_turn(ticket)
+        self.who_waits()
 
-    @rule(priority=st.sampled_from(Priority), patience_s=st.none() | st.integers(-1, 5), again=st.booleans())
-    def request(self, priority: Priority, patience_s: int | None, again: bool) -> None:
+    def note_turn(self, ticket: Ticket) -> None:
+        for who in self.who_waits():
+            if who not in ticket.consumers and len(ticket.consumers) == 1:
+                self.passed[who].update(tuple(ticket.consumers))
+                assert max(self.passed[who].values()) == 1, "somebody had two turns while another waited for his"
+            elif who in ticket.consumers:
+                self.passed[who].clear()
+
+    def who_waits(self) -> set[str | None]:
+        now = {who for ticket in self.waiting if ticket.priority is REQUEST for who in ticket.consumers}
+        self.passed = {who: self.passed.get(who, Counter()) for who in now}
+        return now
+
+    @rule(
+        priority=st.sampled_from(Priority),
+        patience_s=st.none() | st.integers(-1, 5),
+        again=st.booleans(),
+        consumer=st.sampled_from((None, "a", "b", "c")),
+    )
+    def request(self, priority: Priority, patience_s: int | None, again: bool, consumer: str | None) -> None:
         cutoff = None if patience_s is None else self.now + patience_s
-        match self.budget.request(self.now, priority, cutoff=cutoff, again=again):
+        if priority is BACKFILL:
+            consumer = None
+        had = sum(consumer in ticket.consumers for ticket in self.waiting if ticket.priority is priority)
+        match self.budget.request(self.now, priority, cutoff=cutoff, again=again, consumer=consumer):
             case Granted(ticket):
                 assert not [other for other in self.waiting if other.priority in (REQUEST, priority)]
                 self.running.append(ticket)
-            case Queued(ticket):
+            case Queued(ticket, None):
                 self.waiting.append(ticket)
+                self.who_waits()
+            case Queued(ticket, displaced):
+                assert displaced is not None
+                (loser,) = displaced.consumers
+                lost = sum(loser in other.consumers for other in self.waiting if other.priority is priority)
+                assert lost > had + 1, "sent away for somebody who then has more"
+                self.waiting.remove(displaced)
+                self.waiting.append(ticket)
+                self.who_waits()
             case Refused(Refusal.WAIT_TIMEOUT):
                 assert cutoff is not None
                 assert cutoff <= self.now
@@ -300,6 +460,16 @@ class Budget(RuleBasedStateMachine):
             self.waiting.append(ticket)
         self.see(self.budget.promote(ticket, self.now))
         assert ticket.priority is REQUEST
+
+    @precondition(lambda self: self.running or self.waiting)
+    @rule(data=st.data(), consumer=st.sampled_from((None, "a", "b", "c")))
+    def share(self, data: st.DataObject, consumer: str | None) -> None:
+        ticket = data.draw(st.sampled_from([*self.running, *self.waiting]))
+        if ticket in self.waiting and ticket.priority is REQUEST and None in ticket.consumers and consumer is not None:
+            self.waiting.remove(ticket)  # what was nobody's goes to the end of his tickets
+            self.waiting.append(ticket)
+        self.budget.share(ticket, consumer)
+        self.who_waits()
 
     @rule(passed_s=st.integers(0, 3))
     def time_passes(self, passed_s: int) -> None:
