@@ -411,9 +411,9 @@ REFUSED = [
     ("database_url: mysql://u:p@h/d", {}, "config.yaml: database_url: must begin with sqlite+aiosqlite://"),
     ("block_store_url: ftp://h", {}, "config.yaml: block_store_url: must begin with file: or s3://"),
     (
-        with_chain("eth_rpc_fallback_urls: ['ws://h']"),
+        with_chain("eth_rpc_fallback_urls: ['ftp://h']"),
         {},
-        "eth_rpc_fallback_urls.0: must begin with http:// or https://",
+        "eth_rpc_fallback_urls.0: must begin with http:// or https:// or ws:// or wss://",
     ),
     (with_chain("eth_rpc_fallback_urls: ['https://']"), {}, "eth_rpc_fallback_urls.0: names no host"),
     (with_chain("eth_rpc_fallback_urls: ['https://h:x']"), {}, "eth_rpc_fallback_urls.0: is not a URL"),
@@ -514,7 +514,11 @@ def test_redacted_and_repr_show_hosts_and_no_secret(load: Load) -> None:
             eth_rpc_fallback_urls: ['https://b.example/{CANARY}']
             anchors: {{source: creditcoin, url: 'wss://cc.example/{CANARY}'}}
           - chain_key: 2
-            upstreams: [{{name: a, url: 'https://a.example/{CANARY}', headers: {{Authorization: 'Bearer {CANARY}'}}}}]
+            upstreams:
+              - name: a
+                url: https://a.example/{CANARY}
+                ws_url: wss://a.example/ws/{CANARY}?key={CANARY}
+                headers: {{Authorization: 'Bearer {CANARY}'}}
         """
     ).settings
     shown = redacted(settings)
@@ -525,6 +529,7 @@ def test_redacted_and_repr_show_hosts_and_no_secret(load: Load) -> None:
     assert first["eth_rpc_fallback_urls"] == ["https://b.example"]
     assert first["anchors"]["url"] == "wss://cc.example"
     assert second["upstreams"][0]["headers"] == "***"
+    assert second["upstreams"][0]["ws_url"] == "wss://a.example"
     assert shown["consumers"]["pepper"] == "***"
     assert {CANARY, f"Bearer {CANARY}", f"{CANARY}-{CANARY}"} <= secrets_of(settings)
 

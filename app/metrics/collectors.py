@@ -199,6 +199,15 @@ class Metrics:
             "chain",
             "upstream",
         )
+        self.upstream_subscription_live = gauge(
+            "upstream_subscription_live", "1 while an upstream announces its blocks.", "chain", "upstream"
+        )
+        self.upstream_announcements_total = counter(
+            "upstream_announcements_total", "Blocks that upstreams announced.", "chain", "upstream"
+        )
+        self.upstream_connections_total = counter(
+            "upstream_connections_total", "WebSockets opened to upstreams.", "chain", "upstream"
+        )
         self.upstream_route_total = counter("upstream_route_total", "How upstreams were chosen.", "chain", "route")
         self.content_invalid_total = counter(
             "content_invalid_total", "Upstream data that failed a check.", "chain", "upstream", "check"
@@ -248,6 +257,7 @@ class Metrics:
         _seed(self.consumer_ratelimit_decisions_total, ("allowed", "denied"), ("local", "shared", "fallback"))
         _seed(self.ratelimit_backend_errors_total, ("take", "purge"))
         _seed(self.proof_outcome_total, OUTCOMES, (NO_CHAIN,))
+        _seed(self.selfcheck_failures_total, (NO_CHAIN,), PROOF_KINDS)
 
     def register_routes(self, routes: Iterable[tuple[str, str]]) -> None:
         """Lay the series of (method, route template) pairs."""
@@ -306,6 +316,9 @@ class Metrics:
             self.upstream_breaker_state,
             self.upstream_cooldown_seconds,
             self.upstream_budget_used_ratio,
+            self.upstream_subscription_live,
+            self.upstream_announcements_total,
+            self.upstream_connections_total,
         ):
             _seed(per_upstream, chains, upstreams)
 

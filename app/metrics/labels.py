@@ -103,6 +103,8 @@ UPSTREAM_METHODS = (
     "eth_getBlockReceipts",
     "eth_getTransactionByHash",
     "eth_getTransactionReceipt",
+    "eth_subscribe",
+    "eth_unsubscribe",
 )
 PURPOSES = ("request", "backfill", "head", "probe")
 ROUTES_TAKEN = ("head_aware", "exclusive", "exclusive_expired", "exclusive_broken", "full")
@@ -126,5 +128,5 @@ CONTENT_CHECKS = (
     "withdrawals_root",
 )
 TRIES = ("transactions", "receipts", "withdrawals")
-PROOF_KINDS = ("transaction", "receipt", "log", "multiproof", "usc")
+PROOF_KINDS = ("transaction", "receipt", "log", "multiproof", "usc", "trie")
 EXCEPTION_SOURCES = ("main", "thread", "unraisable", "loop", "asgi", "task")

@@ -89,8 +89,7 @@ def _network_url(*schemes: str) -> AfterValidator:
         except ValueError:
             raise ValueError("is not a URL") from None
         if parts.scheme not in schemes:
-            hint = " (subscriptions over ws:// are not served yet)" if parts.scheme in ("ws", "wss") else ""
-            raise ValueError(f"must begin with {' or '.join(f'{scheme}://' for scheme in schemes)}{hint}")
+            raise ValueError(f"must begin with {' or '.join(f'{scheme}://' for scheme in schemes)}")
         if not host:
             raise ValueError("names no host")
         return url
@@ -133,7 +132,8 @@ File = Annotated[str, Field(min_length=1)]
 Origin = Annotated[str, BeforeValidator(_trimmed), AfterValidator(_origin)]
 Network = Annotated[str, BeforeValidator(_trimmed), AfterValidator(_network)]
 # demo://NAME names a chain whose blocks are shipped with the program.
-UpstreamUrl = Annotated[str, BeforeValidator(_trimmed), _network_url("http", "https", "demo")]
+UpstreamUrl = Annotated[str, BeforeValidator(_trimmed), _network_url("http", "https", "ws", "wss", "demo")]
+SubscriptionUrl = Annotated[str, BeforeValidator(_trimmed), _network_url("ws", "wss")]
 AnchorUrl = Annotated[str, BeforeValidator(_trimmed), _network_url("http", "https", "ws", "wss")]
 DatabaseUrl = Annotated[str, BeforeValidator(_trimmed), _prefixed("sqlite+aiosqlite://", "postgresql+asyncpg://")]
 BlockStoreUrl = Annotated[str, BeforeValidator(_trimmed), _prefixed("file:", "s3://", "gs://", "az://")]

@@ -26,6 +26,7 @@ from app.settings.kinds import (
     Seconds,
     SecondsOrZero,
     Size,
+    SubscriptionUrl,
     UpstreamUrl,
     no_boolean,
     switch_word,
@@ -107,6 +108,8 @@ class UpstreamSettings(Model):
     name: Name
     url: UpstreamUrl = Field(repr=False)
     url_file: File | None = Field(default=None, repr=False)
+    ws_url: SubscriptionUrl | None = Field(default=None, repr=False)
+    ws_url_file: File | None = Field(default=None, repr=False)
     derives_from: str | None = None
     headers: Mapping[str, str] = Field(default_factory=dict, repr=False)
     headers_file: File | None = Field(default=None, repr=False)
@@ -114,6 +117,14 @@ class UpstreamSettings(Model):
     price: Literal["alchemy", "infura", "flat"] | Mapping[str, Price] = "flat"
     units_per_second: Rate | None = None
     units_per_day: Rate | None = None
+
+    @model_validator(mode="after")
+    def _subscribes_beside_http(self) -> Self:
+        if self.ws_url is not None and not self.url.startswith(("http://", "https://")):
+            raise ValueError(
+                "ws_url goes with a url that is http:// or https://; over another WebSocket everything goes anyway"
+            )
+        return self
 
 
 class RoutingSettings(Model):

@@ -32,6 +32,10 @@ class UpstreamFigures:
             metrics.upstream_breaker_state.labels(*labels).set(state.breaker_state(now).value)
             metrics.upstream_cooldown_seconds.labels(*labels).set(max(0.0, (state.cooling_until or 0.0) - now))
             metrics.upstream_budget_used_ratio.labels(*labels).set(node.purse.spent_share)
+            if node.subscription is not None:
+                metrics.upstream_subscription_live.labels(*labels).set(node.announces(now))
+                self._grow(metrics.upstream_announcements_total, labels, node.subscription.announcements)
+                self._grow(metrics.upstream_connections_total, labels, node.subscription.line.connections)
             for purpose in Purpose:
                 self._grow(metrics.upstream_units_total, (*labels, purpose.value), node.purse.spent[purpose])
         for kind in RouteKind:

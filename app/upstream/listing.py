@@ -23,6 +23,7 @@ def listing_of(node: EvmNode, now: float, frontier: int | None) -> dict[str, obj
         "latencyMs": None if latency_s is None else round(1000 * latency_s, 1),
         "breaker": state.breaker_state(now).name.lower().replace("_", "-"),
         "cooldownSeconds": round(cooling_s, 1),
+        "subscription": None if node.subscription is None else node.subscription.word(now),
         "trusted": not state.distrusted(now),
         "budgetUsed": None if node.purse.account.units_per_day is None else round(node.purse.spent_share, 4),
         "capabilities": {
