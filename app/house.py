@@ -315,6 +315,7 @@ def _build_node(chosen: UpstreamSettings, chain: ChainSettings, accounts: Accoun
     return EvmNode(
         chosen.name,
         url,
+        ws_url=chosen.ws_url,
         chain_id=chain.chain_id,
         derives_from=chosen.derives_from,
         headers=chosen.headers,
