@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from app import __version__
 from app.anchors.self_attested import SelfAttested
-from app.chain.builder import open_builder
+from app.chain.building import open_builder
 from app.chain.chain import Chain
 from app.chain.figures import Figures
 from app.chain.head import FinalityRule

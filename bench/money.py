@@ -19,7 +19,7 @@ import httpx2
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from app.chain.builder import open_builder
+from app.chain.building import open_builder
 from app.chain.chain import Chain
 from app.chain.head import FinalityRule
 from app.chain.rules import ChainRules

@@ -21,14 +21,10 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import TYPE_CHECKING, Generic, Literal, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
-from app.chain.cpus import usable_cpus
-from app.chain.worker import Worker, build, build_packed, import_core, preload
+from app.chain.worker import Worker, preload
 from app.core.errors import ContentInvalid, Draining, Internal, Overloaded, ProofError
-
-if TYPE_CHECKING:
-    from app.core.provable_block import BuildRequest, ProvableBlock
 
 Q = TypeVar("Q")
 V = TypeVar("V")
@@ -39,25 +35,6 @@ BREAKS_ALLOWED = 2
 BREAK_WINDOW_S = 60.0
 JOB_LIMIT_S = 60.0
 """A job that runs this long will not end: its worker is killed. Far above the largest block (about a second)."""
-
-
-def open_builder(
-    processes: int | Literal["auto"], on_break: Callable[[], object] = lambda: None
-) -> ProcessBuilder[BuildRequest, ProvableBlock] | CooperativeBuilder[BuildRequest, ProvableBlock]:
-    """The block builder of this process, to be entered: `auto` takes the CPU quota, 0 builds in a thread of this process.
-
-    `on_break` is called whenever a worker process was lost.
-    """
-    if processes == 0:
-        return CooperativeBuilder(build)
-    count = min(usable_cpus(), 16) if processes == "auto" else processes
-    return ProcessBuilder(count, build_packed, _unpack, initializer=import_core, on_break=on_break)
-
-
-def _unpack(data: bytes) -> ProvableBlock:
-    from app.core.provable_block import unpack
-
-    return unpack(data)
 
 
 class _Job(Generic[Q, V]):

@@ -23,6 +23,7 @@ from app.core.errors import ContentInvalid, ProofError
 
 if TYPE_CHECKING:
     from app.core.provable_block import BuildRequest, ProvableBlock
+    from app.core.reopening import ReopenRequest
 
 Q = TypeVar("Q")
 
@@ -34,17 +35,18 @@ _STARTING = threading.Lock()
 
 def import_core() -> None:
     """The initializer of block builders."""
-    import app.core.block_building  # noqa: F401 - paid for before the first request
+    import app.core.reopening  # noqa: F401 - with all of block_building; paid for before the first request
 
 
-def build(request: BuildRequest) -> ProvableBlock:
-    """`core.block_building.build`, imported where it runs."""
+def build(request: BuildRequest | ReopenRequest) -> ProvableBlock:
+    """A checked block, out of what a node sent or out of what was packed before; the core is imported where this runs."""
     from app.core.block_building import build
+    from app.core.reopening import ReopenRequest, reopen
 
-    return build(request)
+    return reopen(request.packed, request.block_hash) if isinstance(request, ReopenRequest) else build(request)
 
 
-def build_packed(request: BuildRequest) -> bytes:
+def build_packed(request: BuildRequest | ReopenRequest) -> bytes:
     """A checked block as one `bytes`: the work of block builders."""
     return build(request).pack()
 
@@ -132,7 +134,7 @@ class Worker:
 
 def preload() -> None:
     """Workers are forked from a server that has imported what they need; without effect once that server runs."""
-    _CONTEXT.set_forkserver_preload(["app.chain.worker", "app.core.block_building"])
+    _CONTEXT.set_forkserver_preload(["app.chain.worker", "app.core.reopening"])
 
 
 @contextlib.contextmanager

@@ -52,8 +52,8 @@ def build(request: BuildRequest) -> ProvableBlock:
     receipts: list[Receipt] = []
     if hashes and header.receipts_root in (trie.EMPTY_ROOT, ZERO_HASH):
         # The header alone decides: no receipts that a node may give could be proven against it.
-        detail = f"its receiptsRoot is {to_hex(header.receipts_root)} although there are transactions"
-        packed_receipts, receipts_verdict, receipts_detail = None, Verdict.NOT_COMMITTED, detail
+        packed_receipts = None
+        receipts_verdict, receipts_detail = Verdict.NOT_COMMITTED, not_committed(header.receipts_root)
     elif request.receipts_json is None:
         packed_receipts = None
         receipts_verdict = Verdict.PRUNED if request.receipts_pruned else Verdict.UNAVAILABLE
@@ -70,7 +70,7 @@ def build(request: BuildRequest) -> ProvableBlock:
 
     leaves, leaves_verdict, leaves_detail = None, Verdict.UNAVAILABLE, "the chain has no anchors"
     if request.anchored and transactions_verdict is Verdict.PROVEN and receipts_verdict is Verdict.PROVEN:
-        leaves, leaves_verdict, leaves_detail = _leaves(decoded, receipts)
+        leaves, leaves_verdict, leaves_detail = usc_leaves(decoded, receipts)
 
     return ProvableBlock(
         version=ENCODER_VERSION,
@@ -99,6 +99,11 @@ def build(request: BuildRequest) -> ProvableBlock:
 def build_packed(request: BuildRequest) -> bytes:
     """`build`, as the bytes that leave a worker process."""
     return build(request).pack()
+
+
+def not_committed(receipts_root: bytes) -> str:
+    """Why nothing can be proven of the receipts of a block with transactions and this root, which is of none."""
+    return f"its receiptsRoot is {to_hex(receipts_root)} although there are transactions"
 
 
 # --- the block ------------------------------------------------------------------------------------------------------
@@ -235,10 +240,12 @@ def _transactions_trie(
 # --- usc leaves -----------------------------------------------------------------------------------------------------
 
 
-def _leaves(
+def usc_leaves(
     transactions: Sequence[Transaction], receipts: Sequence[Receipt]
 ) -> tuple[PackedLeaves | None, Verdict, str]:
-    """No root commits to `from` and `gasUsed`: the first is recovered from the signature, the second is a difference of
+    """The leaves of a block both of whose tries are proven, the verdict, and why there are none.
+
+    No root commits to `from` and `gasUsed`: the first is recovered from the signature, the second is a difference of
     cumulative values, which the receipts root commits to."""
     values = []
     spent_before = 0

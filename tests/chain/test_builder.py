@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from app.chain.builder import BREAK_WINDOW_S, CooperativeBuilder, ProcessBuilder, open_builder
+from app.chain.builder import BREAK_WINDOW_S, CooperativeBuilder, ProcessBuilder
+from app.chain.building import open_builder
 from app.chain.cpus import usable_cpus
 from app.chain.permits import Permits
 from app.core import block_building, errors
@@ -516,6 +517,23 @@ async def test_a_recorded_block_comes_back_as_if_built_here(processes: int) -> N
     async with open_builder(processes) as made:
         assert (await made.build(request)).pack() == block_building.build(request).pack()
         assert made.processes == processes
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+async def test_packed_blocks_are_checked_where_blocks_are_built(processes: int) -> None:
+    record = corpus_files.recorded("full", "mainnet_1000000")
+    request = BuildRequest(
+        "ethereum", 1, True, 1_000_000, None, corpus_files.block_json(record), corpus_files.receipts_json(record)
+    )
+    block = block_building.build(request)
+    packed = block.pack()
+    async with open_builder(processes) as made:
+        assert await made.reopen(packed, block.block_hash) == block
+        with pytest.raises(errors.ContentInvalid):
+            await made.reopen(packed, bytes(32))
+        with pytest.raises(errors.ContentInvalid):
+            await made.reopen(packed[:-1], block.block_hash)
+        assert await made.build(request) == block
 
 
 async def test_no_block_at_all_is_invalid_content() -> None:
