@@ -3,13 +3,14 @@ models."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic.alias_generators import to_camel
 
 from app.api.problems import PROBLEMS
+from app.core.diagnosis import Reason
 
 Hex = Annotated[str, Field(pattern="^0x([0-9a-f]{2})*$", description="Bytes as lower-case 0x-hex.")]
 Hash = Annotated[str, Field(pattern="^0x[0-9a-f]{64}$")]
@@ -135,6 +136,60 @@ class UscProof(_CamelBody):
     merkle_proof: MerkleProof
     cached: bool
     generated_at: Annotated[str, Field(description="RFC 3339, UTC.")]
+
+
+class Verdict(_Body):
+    """Whether a proof holds; if not, the first thing that is wrong with it."""
+
+    valid: bool
+    reason: Annotated[str, Field(json_schema_extra={"enum": list(get_args(Reason))})]
+    node: Annotated[Exact | None, Field(description="Which node, from the root down.")]
+    nibble: Annotated[Exact | None, Field(description="How many nibbles into the key.")]
+    field: Annotated[str | None, Field(examples=["log.topics[1]"])]
+    expected: Annotated[U64 | str | None, Field(description="What the trusted side demands.")]
+    found: Annotated[U64 | str | None, Field(description="What the proof has.")]
+    message: str
+
+
+VERIFY_REQUEST: dict[str, Any] = {
+    "required": True,
+    "content": {
+        "application/json": {
+            "schema": {
+                "type": "object",
+                "description": (
+                    "What a proof route returned, or it under `proof`; a usc proof with the `anchor` that is trusted; or the raw "
+                    "form of a trie proof, whose `value` null claims that the key is not in the trie."
+                ),
+                "properties": {
+                    "kind": {"type": "string", "examples": ["trie"]},
+                    "proof": {"type": "object"},
+                    "anchor": {
+                        "type": "object",
+                        "properties": {"height": {"type": ["integer", "string"]}, "digest": {"type": "string"}},
+                        "required": ["height", "digest"],
+                    },
+                    "root": {"type": "string"},
+                    "key": {"type": "string"},
+                    "value": {"type": ["string", "null"]},
+                    "nodes": {"type": "array", "items": {"type": "string"}},
+                },
+            },
+            "examples": {
+                "trie": {
+                    "summary": "A trie of one item",
+                    "value": {
+                        "kind": "trie",
+                        "root": "0x0934a6a4a84a455b46bf2e427c90fbc07dbce3fd6fe5b9213cc6cd7c8030792c",
+                        "key": "0x80",
+                        "value": "0x61",
+                        "nodes": ["0xc482208061"],
+                    },
+                }
+            },
+        }
+    },
+}
 
 
 class AttestedHeight(_CamelBody):

@@ -95,6 +95,14 @@ def verify(root: bytes, leaf: bytes, siblings: Sequence[tuple[bytes, bool]]) -> 
         raise MerkleError(f"internal error: {len(siblings)} siblings, the limit is {MAX_SIBLINGS}")
     if len(root) != HASH_BYTES or any(len(sibling) != HASH_BYTES for sibling, _ in siblings):
         raise MerkleError("internal error: a root and every sibling have 32 bytes")
+    node, index = follow(leaf, siblings)
+    if node != root:
+        raise MerkleError(f"internal error: leaf and siblings lead to 0x{node.hex()}, not to the root 0x{root.hex()}")
+    return index
+
+
+def follow(leaf: bytes, siblings: Sequence[tuple[bytes, bool]]) -> tuple[bytes, int]:
+    """The root that `leaf` (its bytes) and its siblings, each of 32 bytes, lead to, and the index that they say it has."""
     index, node = 0, leaf_hash(leaf)
     for level, (sibling, is_left) in enumerate(siblings):
         if is_left:
@@ -102,6 +110,4 @@ def verify(root: bytes, leaf: bytes, siblings: Sequence[tuple[bytes, bool]]) -> 
             node = keccak(b"\x01" + sibling + node)
         else:
             node = keccak(b"\x01" + node + sibling)
-    if node != root:
-        raise MerkleError(f"internal error: leaf and siblings lead to 0x{node.hex()}, not to the root 0x{root.hex()}")
-    return index
+    return node, index

@@ -67,7 +67,9 @@ async def test_B72_errors_are_documented_where_they_can_happen(document: dict[st
     for path, _, operation in operations(document):
         listed = {int(status) for status in operation["responses"]}
         assert {405, 413, 500} <= listed, path
-        if path.startswith("/api/v1/proof"):
+        if path == "/api/v1/proofs/verify":
+            assert listed == {200, 400, 405, 413, 415, 500, 503, 504}
+        elif path.startswith("/api/v1/proof"):
             assert {200, 400, 404, 409, 422, 503, 504} <= listed, path
         for status in listed - {200}:
             ((media_type, content),) = operation["responses"][str(status)]["content"].items()
