@@ -77,6 +77,16 @@ def require_usc(
         raise _failed(scope, chain, wire.USC, refused) from refused
 
 
+def require_usc_batch(
+    scope: Scope, chain: ChainFloor, body: bytes, asked: Mapping[str, object], continuity: CutContinuity
+) -> None:
+    """As `require_usc`, for a batch."""
+    try:
+        checker.check_usc_batch(body, asked, (continuity.upper_height, continuity.upper_digest))
+    except checker.Refused as refused:
+        raise _failed(scope, chain, wire.USC, refused) from refused
+
+
 def _digest(body: bytes, asked: Mapping[str, object]) -> bytes:
     """Of both that the checker is given. `asked` holds texts and numbers, which are told apart by how they are written."""
     question = blake2b(repr(sorted(asked.items())).encode()).digest()

@@ -13,7 +13,7 @@ from app.api.lobby import ChainFloor, FoundBlock
 from app.api.schemas import AttestedHeight, ChainKeyPath, HeightPath, IndexPath, TxHashPath, UscProof
 from app.api.visit import visit_of
 from app.core.blocks import BlockRef
-from app.core.errors import AttestationsMissing
+from app.core.errors import AttestationsMissing, InconsistentSource
 from app.core.hexadecimal import to_hex
 
 
@@ -63,7 +63,7 @@ async def proof_by_height(
     height = inputs.u64_height("header_number", header_number)
     index = inputs.u64("tx_index", tx_index)
     chain = chain_in(request)
-    _require_anchors(chain)
+    require_anchors(chain)
     chain.require_anchored(height, height)
     found = await chain.block(BlockRef(height=height))
     asked = {"chainKey": chain.key, "headerNumber": height, "txIndex": index}
@@ -78,7 +78,7 @@ async def proof_by_transaction(
     """As by height. `cached` is true when no block had to be fetched for this answer."""
     wanted = inputs.tx_hash(tx_hash)
     chain = chain_in(request)
-    _require_anchors(chain)
+    require_anchors(chain)
     found = await chain.transaction(wanted)
     assert found.index is not None, "a block found by transaction hash knows the transaction's index"
     chain.require_anchored(found.block.height, found.block.height)
@@ -86,9 +86,19 @@ async def proof_by_transaction(
     return await _answer(request, chain, found, found.index, asked, cached=found.cached)
 
 
-def _require_anchors(chain: ChainFloor) -> None:
+def require_anchors(chain: ChainFloor) -> None:
+    """Raises `AttestationsMissing` for a chain that has no usc proofs at all."""
     if chain.anchors is None:
         raise AttestationsMissing(f"attestations missing for chain {chain.key}")
+
+
+def require_attested(height: int, root: bytes, attested: bytes) -> None:
+    """Raises `InconsistentSource` when the block at hand is not the one that the anchors hold: nodes and anchors are on two
+    forks, or one of them has not come along yet."""
+    if root != attested:
+        raise InconsistentSource(
+            f"block {height} of the source chain has the root {to_hex(root)}, the attested one {to_hex(attested)}"
+        )
 
 
 async def _answer(
@@ -96,6 +106,7 @@ async def _answer(
 ) -> Response:
     leaf = found.block.leaf_proof(index)
     continuity = await chain.continuity(found.block.height, found.block.height)
+    require_attested(found.block.height, leaf.root, continuity.proof.roots[0])
     body = wire.usc_body(chain, found, index, leaf, continuity, cached=cached)
     second_opinion.require_usc(request.scope, chain, body, asked, continuity)
     visit_of(request.scope).cache = "hit" if found.cached else "miss"

@@ -25,6 +25,8 @@ COMPATIBLE = frozenset(
     {
         "/api/v1/proof/{chain_key}/{header_number}/{tx_index}",
         "/api/v1/proof-by-tx/{chain_key}/{tx_hash}",
+        "/api/v1/proof-batch/{chain_key}",
+        "/api/v1/proof-batch-by-tx/{chain_key}",
         "/api/v1/attested-height/{chain_key}",
         "/api/v1/health",
     }

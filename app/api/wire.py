@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 import orjson
 
 from app.api.lobby import ChainFloor, CutContinuity, FoundBlock
+from app.core.continuity import ContinuityProof
 from app.core.hexadecimal import to_hex
 from app.core.provable_block import ENCODER_VERSION, InclusionProof, LeafProof, LogProof, Verdict
 
@@ -72,15 +73,35 @@ def usc_body(
             "txIndex": tx_index,
             "txHash": to_hex(block.transaction_hash(tx_index)),
             "txBytes": to_hex(leaf.leaf),
-            "continuityProof": {
-                "lowerEndpointDigest": to_hex(continuity.proof.lower_endpoint_digest),
-                "roots": [to_hex(root) for root in continuity.proof.roots],
-            },
-            "merkleProof": {
-                "root": to_hex(leaf.root),
-                "siblings": [{"hash": to_hex(hash_), "isLeft": is_left} for hash_, is_left in leaf.siblings],
-            },
+            "continuityProof": continuity_fields(continuity.proof),
+            "merkleProof": merkle_fields(leaf),
             "cached": cached,
-            "generatedAt": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "generatedAt": time_of_day(),
         }
     )
+
+
+def batch_item(tx_hash: bytes, leaf: LeafProof) -> bytes:
+    """One transaction of a usc batch."""
+    return orjson.dumps({"txHash": to_hex(tx_hash), "txBytes": to_hex(leaf.leaf), "merkleProof": merkle_fields(leaf)})
+
+
+def continuity_fields(proof: ContinuityProof) -> dict[str, object]:
+    """`continuityProof` of a usc body."""
+    return {
+        "lowerEndpointDigest": to_hex(proof.lower_endpoint_digest),
+        "roots": [to_hex(root) for root in proof.roots],
+    }
+
+
+def merkle_fields(leaf: LeafProof) -> dict[str, object]:
+    """`merkleProof` of a usc body."""
+    return {
+        "root": to_hex(leaf.root),
+        "siblings": [{"hash": to_hex(hash_), "isLeft": is_left} for hash_, is_left in leaf.siblings],
+    }
+
+
+def time_of_day() -> str:
+    """Now, as `generatedAt` has it: RFC 3339, UTC, three fractional digits."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -160,6 +160,17 @@ def choose_bracket(
     )
 
 
+def starting_at(proof: ContinuityProof, lo: int, start: int) -> ContinuityProof:
+    """The part of a proof that begins at `lo` which begins at `start`: it ends in the same anchor. Requires lo <= start, and a
+    root for every height in between; ValueError otherwise."""
+    if not lo <= start < lo + len(proof.roots):
+        raise ValueError(f"no proof of {len(proof.roots)} roots from {lo} holds one that begins at {start}")
+    below = proof.lower_endpoint_digest
+    for height, root in enumerate(proof.roots[: start - lo], lo):
+        below = digest(height, root, below)
+    return ContinuityProof(below, proof.roots[start - lo :])
+
+
 def not_ready(height: int, newest: int) -> BlockNotReady:
     """The refusal of a height above the newest anchor, in the words that clients of the USC proof server know."""
     return BlockNotReady(

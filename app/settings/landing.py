@@ -11,8 +11,6 @@ from app.settings.models import ChainSettings, Settings
 
 # Dotted paths, chains and upstreams without their place; a path stands for everything below it, `path=value` for that value.
 NOT_YET_IN_FORCE = (
-    "max_batch_size",
-    "max_batch_span",
     "database_url",
     "block_store_url",
     "consumers",

@@ -16,9 +16,9 @@ from app.settings.models import CorsSettings
 
 
 @asynccontextmanager
-async def serving(house: Lobby, origins: Sequence[str] = ("*",)) -> AsyncIterator[httpx2.AsyncClient]:
-    """A client of an application whose lifespan runs, as a server would run it."""
-    settings = Settings.model_construct(cors=CorsSettings(allow_origins=tuple(origins)))
+async def serving(house: Lobby, origins: Sequence[str] = ("*",), **more: object) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client of an application whose lifespan runs, as a server would run it; with any other settings."""
+    settings = Settings.model_construct(cors=CorsSettings(allow_origins=tuple(origins)), **more)
 
     @asynccontextmanager
     async def open_house(_: Settings) -> AsyncIterator[Lobby]:
