@@ -16,7 +16,7 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp
 
 from app import __version__, house
-from app.api import batches, chains, docs, health, native, problems, second_opinion, usc
+from app.api import batches, chains, docs, health, native, problems, second_opinion, usc, verify
 from app.api.admission import Admission
 from app.api.cors import Cors
 from app.api.crossing import ChainCheck, Signpost
@@ -69,7 +69,7 @@ def create_app(
     )
     second_opinion.remember(routes)
     batches.add_routes(routes, settings.max_batch_size, settings.max_batch_span)
-    for door in (usc, native, chains, health, docs):
+    for door in (usc, native, verify, chains, health, docs):
         door.add_routes(routes)
     table = RouteTable(routes.routes)
     # The guard among the routes lets the metrics see the status of a fault; the outer one is for the layers before it.

@@ -94,7 +94,7 @@ async def verify(request: Request) -> Response:
     """Whether a proof holds, and if not, what is wrong with it: which node, which nibble of the key, which field.
 
     The body is what a proof route returned, or `{"proof": that}`; a usc proof comes with the anchor that is trusted, as
-    `"anchor": {"height", "digest"}`; or it is the raw form of a trie proof, where the value null claims that there is no such key.
+    `"anchor": {"height", "digest"}`. Or it is the raw form of a trie proof, where the value null claims that the key is absent.
     Always 200 for what has the form of a proof.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
