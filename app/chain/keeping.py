@@ -67,6 +67,10 @@ class Keeping:
         self._clock = clock
         self._reads: Flights[bytes, ProvableBlock | None] = Flights(clock, first_stage=Stage.RESOLVING, jitter=jitter)
         self._waiting: deque[tuple[ProvableBlock | None, Noted | None]] = deque()
+        self._notes: list[Noted] = []
+        self._writing = (
+            asyncio.Lock()
+        )  # what a reorg makes the ledger forget is not noted afterwards by who was about to
         self._finalized: int | None = None
         self._wake = asyncio.Event()
         self._noted: LRUCache[int, bytes] = LRUCache(4096)
@@ -191,26 +195,33 @@ class Keeping:
 
     async def flush(self, pause: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         """Keeps what waits. Returns when nothing does."""
-        notes: list[Noted] = []
-        while self._waiting or notes or self._finalized is not None:
+        while self._waiting or self._notes or self._finalized is not None:
             while self._waiting:
                 block, noted = self._waiting.popleft()
-                await self._put(block)
                 if noted is not None:
-                    notes.append(noted)
+                    self._notes.append(noted)
+                await self._put(block)
             finalized, self._finalized = self._finalized, None
             try:
-                await self.note(notes)
-                notes = []
+                await self._note_all()
                 if finalized is not None:
                     await self._ledger.note_finalized(finalized)
                 self._failures = 0
             except StoreUnavailable:
                 if self._finalized is None:
                     self._finalized = finalized
-                self.dropped += max(0, len(notes) - MAX_WAITING)
-                notes = notes[-MAX_WAITING:]
+                self.dropped += max(0, len(self._notes) - MAX_WAITING)
+                self._notes = self._notes[-MAX_WAITING:]
                 await pause(self._note_failure())
+
+    async def _note_all(self) -> None:
+        async with self._writing:
+            notes, self._notes = self._notes, []
+            try:
+                await self._note_new(notes)
+            except StoreUnavailable:
+                self._notes = notes + self._notes
+                raise
 
     async def _put(self, block: ProvableBlock | None) -> None:
         if self._store is None or block is None:
@@ -231,6 +242,10 @@ class Keeping:
 
     async def note(self, blocks: Sequence[Noted]) -> None:
         """As the ledger does, for those that were not noted just so before."""
+        async with self._writing:
+            await self._note_new(blocks)
+
+    async def _note_new(self, blocks: Sequence[Noted]) -> None:
         new = [block for block in blocks if self._noted.get(block.height) != (block.block_hash or b"")]
         if not new:
             return
@@ -240,11 +255,13 @@ class Keeping:
 
     async def forget_from(self, height: int) -> None:
         """As the ledger does; what waits from there on is not noted any more."""
-        self._noted.clear()
-        self._waiting = deque(
-            (block, None if noted is None or noted.height >= height else noted) for block, noted in self._waiting
-        )
-        await self._ledger.forget_from(height)
+        async with self._writing:
+            self._noted.clear()
+            self._notes = [noted for noted in self._notes if noted.height < height]
+            self._waiting = deque(
+                (block, None if noted is None or noted.height >= height else noted) for block, noted in self._waiting
+            )
+            await self._ledger.forget_from(height)
 
     async def forget_below(self, height: int) -> None:
         """As the ledger does."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import pytest
@@ -15,10 +15,11 @@ from app.chain.backfill import HISTORY_MEMORY_S, RANGE_PAUSES_S, Backfill, Outco
 from app.chain.figures import Figures
 from app.chain.head import FinalityRule
 from app.chain.supervision import Loop, supervise
-from app.core.blocks import BlockBodies, BlockRef
+from app.core.blocks import BlockBodies, BlockRef, Noted
 from app.core.budget import Priority
 from app.core.errors import HistoryUnavailable, NotFinalized, ProofError, RpcUnavailable, UpstreamBudgetExhausted
 from app.core.gaps import Window
+from app.core.lasting import StoreUnavailable
 from app.core.resting import asleep
 from app.core.setbacks import LONGEST_PAUSE_S
 from app.store.memory import MemoryLedger
@@ -205,10 +206,10 @@ class StoppingLedger(MemoryLedger):
         self.points = HoldPoints()
         self.noted: list[bytes | None] = []
 
-    async def note(self, height: int, block_hash: bytes | None, transaction_hashes: bytes) -> None:
+    async def note(self, blocks: Sequence[Noted]) -> None:
         await self.points.at("note")
-        self.noted.append(block_hash)
-        await super().note(height, block_hash, transaction_hashes)
+        self.noted += [block.block_hash for block in blocks]
+        await super().note(blocks)
 
     async def forget_from(self, height: int) -> None:
         await self.points.at("forget_from")
@@ -218,7 +219,7 @@ class StoppingLedger(MemoryLedger):
 async def test_a_gap_in_what_is_remembered_is_filled_and_nothing_else() -> None:
     ledger = MemoryLedger()
     for height in [*range(FIRST, FIRST + 20), *range(FIRST + 23, LAST - 1)]:
-        await ledger.note(height, bytes(32), b"")
+        await ledger.note([Noted(height, bytes(32))])
     made = Scene(ledger=ledger, max_fills=2, retention_blocks=40)
     await made.see(LAST, finalized=LAST)
     async with made.backfilling():
@@ -663,7 +664,7 @@ async def test_a_range_is_filled_newest_first_and_what_is_done_is_left_alone() -
     made = Scene(max_fills=2, backfill=False)
     told = Told(made)
     await made.see(LAST, finalized=LAST)
-    await made.ledger.note(FIRST + 4, bytes(32), b"")
+    await made.ledger.note([Noted(FIRST + 4, bytes(32))])
     await made.backfill.fill_range(FIRST + 2, FIRST + 6, told, pause=told.pause)
     assert told.heights == down_from(FIRST + 6, FIRST + 2)
     assert [told.outcomes[height][0] for height in told.heights] == ["filled", "filled", "known", "filled", "filled"]
@@ -720,7 +721,7 @@ async def test_B54_a_backfill_that_dies_is_seen_and_begins_again_where_it_was() 
     ledger = StoppingLedger()
     made = Scene(ledger=ledger, retention_blocks=20)
     made.upstream.tags = {"latest": LAST, "safe": LAST, "finalized": LAST}
-    ledger.points.fail("note", OSError("the store is gone"), times=None)
+    ledger.points.fail("note", StoreUnavailable("the store is gone"), times=None)
     async with asyncio.TaskGroup() as group:
         life = group.create_task(made.chain.run())
         await settle(TURNS)
@@ -745,7 +746,7 @@ async def test_B54_a_reorg_that_the_ledger_could_not_be_told_of_is_not_forgotten
     await made.see(FIRST + 3)
     async with running(lambda: supervise(Loop("backfill:sepolia"), made.backfill.run, made.metrics)):
         await settle(TURNS)
-        ledger.points.fail("forget_from", OSError("the store is gone"))
+        ledger.points.fail("forget_from", StoreUnavailable("the store is gone"))
         replaced = branch(FIRST + 3, [sepolia(FIRST + 30)])
         made.reorg(replaced)
         made.chain._on_reorg(FIRST + 3)
