@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 from app.core.blocks import BlockRef, Noted
 from app.core.budget import Priority
-from app.core.errors import NotFinalized
+from app.core.errors import BlockNotReady, NotFinalized
 from app.core.finality import Finality, Level
 from app.core.provable_block import ProvableBlock
+from app.core.waiting import Waiting
 from app.metrics import Metrics
 
 from .backfill import noted
@@ -94,6 +95,7 @@ class Chain:
         self.keeping = (
             None if ledger is None else Keeping(rules.name, ledger, store, builder, self.cache, clock, jitter)
         )
+        self._attesting = Waiting()
         self._known = Known(rules.key, self.cache, anchors, self.roots)
         self.canon = Canon(upstream, self.head, self.cache, clock, min_useful_s=rules.min_useful_s, jitter=jitter)
         self.filling = Filling(
@@ -203,9 +205,13 @@ class Chain:
     def require_anchored(self, lo: int, hi: int) -> None:
         """Whether usc proofs of [lo, hi] can be anchored, known without asking an upstream.
 
-        Raises `AttestationsMissing`, `BlockBeforeOrAtGenesis` or `BlockNotReady`.
+        Raises `AttestationsMissing`, `BlockBeforeOrAtGenesis` or `BlockNotReady`, with the wait that the pace of late suggests.
         """
-        self._known.require_anchored(lo, hi)
+        try:
+            self._known.require_anchored(lo, hi)
+        except BlockNotReady as refusal:
+            refusal.retry_after_s = self._attesting.wait_s(hi, self._clock.now())
+            raise
 
     def peek_block(self, ref: BlockRef) -> ProvableBlock | None:
         """The block, if answering from it asks nobody; nothing is counted. None says nothing."""
@@ -306,6 +312,7 @@ class Chain:
             self.keeping.landed(block, note if was_final and ref.height is not None else None)
 
     def _on_head(self) -> None:
+        self._attesting.note(self.attested_height, self._clock.now())
         self._background.head_moved()
         safe = self.head.heads.safe
         if safe is not None:
