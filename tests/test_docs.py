@@ -65,7 +65,7 @@ def same(path: str, shown: Any, default: Any) -> bool:
     """Whether a value as written in YAML is a default."""
     if path.endswith("hedge") and isinstance(shown, bool):
         shown = "on" if shown else "off"
-    if path.endswith("_max_bytes"):
+    if path.endswith("max_bytes"):
         shown = parse_size(shown)
     if isinstance(default, tuple):
         return tuple(shown) == default

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
-from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client import CollectorRegistry, ProcessCollector
 
+from app.metrics.block_store import BlockStoreMetrics
 from app.metrics.compat import CompatNames
 from app.metrics.exposition import expose
 from app.metrics.labels import (
@@ -29,6 +29,8 @@ from app.metrics.labels import (
     UPSTREAM_METHODS,
     UPSTREAM_RESULTS,
 )
+from app.metrics.making import Maker
+from app.metrics.making import seed as _seed
 
 _LATENCY = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 8.5, 15.0, 30.0, 60.0, 120.0)
 _BUILD = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096)
@@ -36,7 +38,7 @@ _LAG = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
 _DEPTH = (1, 2, 3, 5, 8, 13, 21, 34, 64, 128, 256)
 
 
-class Metrics:
+class Metrics(BlockStoreMetrics):
     """The collectors of one process. `queue_wait_limit_s` is how long a fill may wait for its permit: the last finite bucket
     of the wait histogram, so that a wait that ran out is told from one that nearly did."""
 
@@ -54,14 +56,8 @@ class Metrics:
         self._chain_keys: dict[str, int] = {}
         self._before_scrape: list[Callable[[], None]] = []
 
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"copath_{name}", text, labels, registry=registry)
-
-        def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(f"copath_{name}", text, labels, registry=registry)
-
-        def histogram(name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
-            return Histogram(f"copath_{name}", text, labels, registry=registry, buckets=buckets)
+        make = Maker(registry)
+        counter, gauge, histogram = make.counter, make.gauge, make.histogram
 
         self.build_info = gauge("build_info", "Version in use; always 1.", "version", "git_sha")
         self.start_time_seconds = gauge("start_time_seconds", "When this process began to serve, Unix time.")
@@ -240,6 +236,8 @@ class Metrics:
             "backfill_remaining_blocks", "Blocks of the retention window that are not filled yet.", "chain"
         )
 
+        self._add_block_store(make)
+
         ProcessCollector(registry=registry)
         self.build_info.labels(version=version, git_sha=git_sha).set(1)
         self._seed_process()
@@ -302,6 +300,7 @@ class Metrics:
         _seed(self.block_cache_admission_rejected_total, chains, CACHE_REJECT_REASONS)
         _seed(self.upstream_route_total, chains, ROUTES_TAKEN)
         _seed(self.hedges_total, chains, ("won", "lost", "suppressed"))
+        self._seed_block_store(chains)
         _seed(self.upstream_requests_total, chains, upstreams, UPSTREAM_METHODS, UPSTREAM_RESULTS)
         _seed(self.upstream_units_total, chains, upstreams, PURPOSES)
         _seed(self.content_invalid_total, chains, upstreams, CONTENT_CHECKS)
@@ -339,12 +338,3 @@ class Metrics:
     def before_scrape(self, publish: Callable[[], None]) -> None:
         """`publish` is called at each scrape, before anything is read: for figures that others count in plain integers."""
         self._before_scrape.append(publish)
-
-
-def _seed(metric: MetricWrapperBase, *values: Sequence[str]) -> None:
-    """Create the children of every combination of label values, at 0."""
-    combinations: list[tuple[str, ...]] = [()]
-    for choices in values:
-        combinations = [(*head, choice) for head in combinations for choice in choices]
-    for combination in combinations:
-        metric.labels(*combination)

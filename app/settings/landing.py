@@ -13,6 +13,7 @@ from app.settings.models import ChainSettings, Settings
 NOT_YET_IN_FORCE = (
     "database_url",
     "block_store_url",
+    "block_store",
     "consumers",
     "chains.anchors.source=static",
     "chains.anchors.source=creditcoin",

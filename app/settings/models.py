@@ -225,6 +225,12 @@ class ChainSettings(Model):
         return self
 
 
+class BlockStoreSettings(Model):
+    local_path: File | None = "blocks"
+    max_bytes: Size = 10 * 2**30
+    max_age_secs: Seconds | None = 30 * 86400.0
+
+
 class Settings(Model):
     bind_host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     bind_port: Annotated[int, BeforeValidator(no_boolean), Field(ge=0, le=65535)] = 3100
@@ -233,6 +239,7 @@ class Settings(Model):
     database_url: DatabaseUrl = Field(default="sqlite+aiosqlite:///copath.db", repr=False)
     database_url_file: File | None = Field(default=None, repr=False)
     block_store_url: BlockStoreUrl | None = Field(default="file:blocks", repr=False)
+    block_store: BlockStoreSettings = BlockStoreSettings()
     max_batch_size: Count = 10
     max_batch_span: Count = 1000
     admission: AdmissionSettings = AdmissionSettings()
