@@ -93,7 +93,9 @@ class Chain:
         self.permits = self.load.permits
         self.roots = Roots()
         self.keeping = (
-            None if ledger is None else Keeping(rules.name, ledger, store, builder, self.cache, clock, jitter)
+            None
+            if ledger is None
+            else Keeping(rules.name, ledger, store, builder, self.cache, clock, jitter, on_restored=self.head.restore)
         )
         self._attesting = Waiting()
         self._known = Known(rules.key, self.cache, anchors, self.roots)
@@ -281,9 +283,7 @@ class Chain:
     async def restore(self) -> None:
         """Takes up what was known when the ledger was last written to. What cannot be had now is done without."""
         if self.keeping is not None:
-            finalized = await self.keeping.known_finalized()
-            if finalized is not None:
-                self.head.restore(finalized)
+            await self.keeping.restore()
 
     async def run(self) -> None:
         """Every loop of this chain, until cancelled."""

@@ -42,6 +42,9 @@ PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 MAX_WAITING = 512
 """So many blocks may wait to be kept; beyond that the oldest are not."""
 
+LAST_FLUSH_S = 2.5
+"""How long the end of the process waits for what is still to be kept."""
+
 PACKED_HERE_BYTES = 1 << 20
 """Packing a larger block is left to a thread."""
 
@@ -58,7 +61,10 @@ class Keeping:
         cache: BlockCache[ProvableBlock],
         clock: Clock,
         jitter: Callable[[], float] = random.random,
+        *,
+        on_restored: Callable[[int], None] = lambda finalized: None,
     ) -> None:
+        """`on_restored` hears once which height was final when the ledger was last written to."""
         self._chain = chain
         self._ledger = ledger
         self._store = store
@@ -74,6 +80,8 @@ class Keeping:
         self._finalized: int | None = None
         self._wake = asyncio.Event()
         self._noted: LRUCache[int, bytes] = LRUCache(4096)
+        self._on_restored = on_restored
+        self._restored = False
         self._failures = 0
         self._silent_until = 0.0
         self.dropped = 0
@@ -92,10 +100,6 @@ class Keeping:
         return not self._failures
 
     # --- what was kept ----------------------------------------------------------------------------------------------
-
-    async def known_finalized(self) -> int | None:
-        """The greatest height that was final when the ledger was last written to; None when it cannot be had."""
-        return await self._told(self._ledger.finalized)
 
     async def hash_at(self, height: int) -> bytes | None:
         """The final block at this height, if it was noted and the ledger can be had."""
@@ -148,14 +152,13 @@ class Keeping:
         self._failures = 0
         return told
 
-    def _note_failure(self) -> float:
-        """Counts a failure; returns for how long the ledger is left alone."""
+    def _note_failure(self) -> None:
+        """For how long the ledger is left alone depends on how often it failed in a row."""
         if not self._failures:
             log.warning("the ledger cannot be had", extra={"chain": self._chain})
         pause_s = PAUSES_S[min(self._failures, len(PAUSES_S) - 1)]
         self._failures += 1
         self._silent_until = self._clock.now() + pause_s
-        return pause_s
 
     # --- what is to be kept -----------------------------------------------------------------------------------------
 
@@ -182,37 +185,63 @@ class Keeping:
         self._finalized = height
         self._wake.set()
 
-    async def run(self, pause: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+    async def run(self) -> None:
         """Until cancelled."""
         while True:
-            await self._wake.wait()
+            now = self._clock.now()
+            owing = bool(self._notes) or self._finalized is not None or not self._restored
+            try:
+                async with asyncio.timeout(max(0.0, self._silent_until - now) if owing else None):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
             self._wake.clear()
-            await self.flush(pause)
+            await self.flush()
+
+    async def restore(self) -> None:
+        """Takes up what was known when the ledger was last written to; later, if it cannot be had now."""
+        if self._restored or self._clock.now() < self._silent_until:
+            return
+        try:
+            finalized = await self._ledger.finalized()
+        except StoreUnavailable:
+            self._note_failure()
+            return
+        self._restored = True
+        if finalized is not None:
+            self._on_restored(finalized)
 
     async def aclose(self) -> None:
-        """Ends the reads under way. What waits to be kept is not: whoever wants it to be calls `flush` before."""
+        """Ends the reads under way, and keeps what waits if that takes moments."""
         await self._reads.aclose()
+        try:
+            async with asyncio.timeout(LAST_FLUSH_S):
+                await self.flush()
+        except TimeoutError:
+            log.warning("what was to be kept is not", extra={"chain": self._chain})
 
-    async def flush(self, pause: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-        """Keeps what waits. Returns when nothing does."""
-        while self._waiting or self._notes or self._finalized is not None:
-            while self._waiting:
-                block, noted = self._waiting.popleft()
-                if noted is not None:
-                    self._notes.append(noted)
-                await self._put(block)
-            finalized, self._finalized = self._finalized, None
-            try:
-                await self._note_all()
-                if finalized is not None:
-                    await self._ledger.note_finalized(finalized)
-                self._failures = 0
-            except StoreUnavailable:
-                if self._finalized is None:
-                    self._finalized = finalized
-                self.dropped += max(0, len(self._notes) - MAX_WAITING)
-                self._notes = self._notes[-MAX_WAITING:]
-                await pause(self._note_failure())
+    async def flush(self) -> None:
+        """Keeps what waits, as far as the ledger can be had now."""
+        await self.restore()
+        while self._waiting:
+            block, noted = self._waiting.popleft()
+            if noted is not None:
+                self._notes.append(noted)
+            await self._put(block)
+        self.dropped += max(0, len(self._notes) - MAX_WAITING)
+        self._notes = self._notes[-MAX_WAITING:]
+        if self._clock.now() < self._silent_until:
+            return
+        finalized, self._finalized = self._finalized, None
+        try:
+            await self._note_all()
+            if finalized is not None:
+                await self._ledger.note_finalized(finalized)
+            self._failures = 0
+        except StoreUnavailable:
+            if self._finalized is None:
+                self._finalized = finalized
+            self._note_failure()
 
     async def _note_all(self) -> None:
         async with self._writing:
@@ -257,15 +286,20 @@ class Keeping:
         """As the ledger does; what waits from there on is not noted any more."""
         async with self._writing:
             self._noted.clear()
-            self._notes = [noted for noted in self._notes if noted.height < height]
-            self._waiting = deque(
-                (block, None if noted is None or noted.height >= height else noted) for block, noted in self._waiting
-            )
+            self._strike(lambda noted: noted.height >= height)
             await self._ledger.forget_from(height)
 
     async def forget_below(self, height: int) -> None:
-        """As the ledger does."""
-        await self._ledger.forget_below(height)
+        """As the ledger does; what waits below is not noted any more, but for what somebody asked for."""
+        async with self._writing:
+            self._strike(lambda noted: noted.height < height and not noted.asked)
+            await self._ledger.forget_below(height)
+
+    def _strike(self, gone: Callable[[Noted], bool]) -> None:
+        self._notes = [noted for noted in self._notes if not gone(noted)]
+        self._waiting = deque(
+            (block, None if noted is None or gone(noted) else noted) for block, noted in self._waiting
+        )
 
     async def note_finalized(self, height: int) -> None:
         """As the ledger does."""

@@ -589,7 +589,7 @@ async def test_what_falls_out_of_the_window_is_pruned() -> None:
         assert made.chain.cache.entries == 5
         assert all(block_hash and made.chain.cache.peek(block_hash) for block_hash in held)
         assert made.chain.cache.evictions["retention"] == 4
-    assert await made.ledger.done() == ((FIRST + 9, FIRST + 13),)
+        assert await made.ledger.done() == ((FIRST + 9, FIRST + 13),)
 
 
 async def test_B48_a_budget_of_bytes_narrows_the_window_and_no_block_is_filled_twice() -> None:

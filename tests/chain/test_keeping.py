@@ -137,15 +137,17 @@ async def test_what_could_not_be_noted_is_noted_when_the_ledger_is_back() -> Non
     await recorded.see(finalized=LAST)
     await recorded.at(BUSY)
     site.ledger.lost = True
-    pauses: list[float] = []
-
-    async def pause(seconds: float) -> None:
-        pauses.append(seconds)
-        site.ledger.lost = len(pauses) < 3
-
-    assert recorded.chain.keeping is not None
-    await recorded.chain.keeping.flush(pause)
-    assert pauses == [1.0, 2.0, 4.0]
+    keeping = recorded.chain.keeping
+    assert keeping is not None
+    for pause_s in (1.0, 2.0, 4.0):
+        await keeping.flush()
+        calls = site.ledger.calls.total()
+        await keeping.flush()
+        assert site.ledger.calls.total() == calls, "it is left alone for a moment"
+        assert list(site.store.blocks) == [HASH], "the store does not wait for it"
+        recorded.clock.move(pause_s)
+    site.ledger.lost = False
+    await keeping.flush()
     assert site.ledger.blocks[BUSY].block_hash == HASH
     assert site.ledger.final == LAST
 
