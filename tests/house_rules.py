@@ -68,7 +68,7 @@ LIBRARIES: Mapping[str, frozenset[str]] = {
         {"httpx2", "websockets", "msgspec"}
     ),  # msgspec cuts the result out of a JSON-RPC answer without reading it
     "anchors": frozenset({"httpx2"}),
-    "store": frozenset({"sqlalchemy", "alembic", "obstore", "zstandard"}),
+    "store": frozenset({"sqlalchemy", "alembic", "asyncpg", "obstore", "zstandard"}),
     "api": frozenset({"pydantic", "orjson", "fastapi", "starlette"}),
     "settings": frozenset({"pydantic", "pydantic_core", "pydantic_settings", "yaml"}),
     "metrics": frozenset({"prometheus_client"}),

@@ -1,0 +1,306 @@
+"""One database per process: SQLite or PostgreSQL, whichever the URL names, behind one way to read and one way to write.
+
+Every use of it is one transaction, bounded in time. Whatever keeps the database from doing it is `StoreUnavailable`, within
+about two seconds: no caller waits for a database that is gone, and the next call finds it when it is back, without a restart.
+A call that is cancelled gives its connection back or closes it.
+
+PostgreSQL may stand behind PgBouncer in transaction mode: statements are unnamed, and nothing is set that outlives its
+transaction. SQLite writes ahead (WAL), one writer at a time; `:memory:` is one database for all connections of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg  # type: ignore[import-untyped]  # ships no types
+from sqlalchemy import URL, Connection, Table, event, make_url, text
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError, DisconnectionError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as NoConnectionFree
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry, NullPool, Pool
+
+from app.core.lasting import StoreUnavailable
+
+log = logging.getLogger(__name__)
+
+IDLE_IS_DOUBTFUL_S = 5.0
+"""A connection that lay idle for longer is asked whether it still stands before it is used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long things may take, in seconds, and how many connections there may be."""
+
+    call_s: float = 2.0
+    """One transaction, from asking for a connection until it is committed."""
+    lock_s: float = 1.5
+    """Of that, waiting for a lock that somebody else holds."""
+    stalled_s: float = 10.0
+    """After so long without a statement a transaction is ended by the server: its process stands still, and others wait."""
+    exclusive_s: float = 120.0
+    """Waiting for the exclusive lock, and then what is done under it."""
+    connections: int = 4
+    overflow: int = 4
+
+
+class DatabaseRefused(Exception):
+    """Why this database cannot be used, now or later: one clear line, without the password."""
+
+
+class _Impatient(asyncpg.Connection):  # type: ignore[misc]  # asyncpg ships no types for it
+    """A connection that says goodbye only where somebody listens."""
+
+    async def close(self, *, timeout: float | None = None) -> None:
+        await super().close(timeout=0.25 if timeout is None else min(timeout, 0.25))
+
+
+class Database:
+    """Made by `open_database`, which closes it. `ready` is set by whoever made sure that the tables are those of this version;
+    until then nothing is read or written."""
+
+    def __init__(self, url: URL, limits: Limits, name: str) -> None:
+        self._url = url
+        self.name = name
+        """The URL without its password: fit for a log line."""
+        self.limits = limits
+        self.is_sqlite = url.get_backend_name() == "sqlite"
+        self.ready = False
+        self.up = True
+        self._engine = _engine(url, limits, limits.lock_s)
+        self._writer = asyncio.Lock()  # of SQLite: who waits here, in turn, does not poll for the lock of the file
+
+    def __repr__(self) -> str:
+        return f"<Database {self.name} {'ready' if self.ready else 'not ready'}, {'up' if self.up else 'down'}>"
+
+    @asynccontextmanager
+    async def reading(
+        self, within_s: float | None = None, *, snapshot: bool = False, opening: bool = False
+    ) -> AsyncIterator[AsyncConnection]:
+        """A transaction that only reads. `snapshot`: all its statements see the database as it was at the first. `opening`: the
+        tables may not be there yet, and what will not change by itself is `DatabaseRefused`."""
+        within_s = self.limits.call_s if within_s is None else within_s
+        async with self._guarded(within_s, opening=opening), self._engine.connect() as link:
+            if snapshot and not self.is_sqlite:
+                await link.execution_options(isolation_level="REPEATABLE READ")
+            yield link
+
+    @asynccontextmanager
+    async def writing(self, within_s: float | None = None, *, durable: bool = False) -> AsyncIterator[AsyncConnection]:
+        """A transaction that is committed when the block ends, and rolled back when it raises.
+
+        `durable`: what is committed survives a loss of power too, and not only the end of this process (PostgreSQL: always)."""
+        async with AsyncExitStack() as held:
+            await held.enter_async_context(self._guarded(self.limits.call_s if within_s is None else within_s))
+            if self.is_sqlite:
+                await held.enter_async_context(self._writer)
+            link = await held.enter_async_context(self._engine.connect())
+            await self._begin(link, durable=durable)
+            yield link
+            await link.commit()
+
+    @asynccontextmanager
+    async def exclusive(self) -> AsyncIterator[AsyncConnection]:
+        """A transaction on a connection of its own that no other process has at the same time: for changing the tables.
+        The lock belongs to the transaction and ends with it, whatever ends that."""
+        limits = self.limits
+        half_s = limits.exclusive_s / 2
+        engine = _engine(self._url, limits, half_s, NullPool)
+        try:
+            async with self._guarded(limits.exclusive_s, opening=True), engine.connect() as link:
+                if self.is_sqlite:
+                    await link.execution_options(copath_begin="BEGIN EXCLUSIVE")
+                    await link.begin()
+                else:
+                    await _limit(link, lock_s=half_s, statement_s=half_s, stalled_s=limits.exclusive_s)
+                    await link.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+                yield link
+                await link.commit()
+        finally:
+            await engine.dispose()
+
+    def insert_into(self, table: Table) -> sqlite.Insert | postgresql.Insert:
+        """An insert that can say what is to be done where the row is there already."""
+        return sqlite.insert(table) if self.is_sqlite else postgresql.insert(table)
+
+    async def aclose(self) -> None:
+        """Closes every connection."""
+        await self._engine.dispose()
+
+    async def _begin(self, link: AsyncConnection, *, durable: bool) -> None:
+        if self.is_sqlite:
+            await link.execution_options(
+                copath_begin="BEGIN IMMEDIATE", copath_synchronous="FULL" if durable else "NORMAL"
+            )
+            await link.begin()
+        else:
+            limits = self.limits
+            await _limit(link, lock_s=limits.lock_s, statement_s=limits.call_s, stalled_s=limits.stalled_s)
+
+    @asynccontextmanager
+    async def _guarded(self, within_s: float, *, opening: bool = False) -> AsyncIterator[None]:
+        """What goes wrong with the database inside becomes `StoreUnavailable`, or `DatabaseRefused` while it is not in use."""
+        if not (opening or self.ready):
+            raise StoreUnavailable("the database has not been had since the start")
+        try:
+            async with asyncio.timeout(within_s):
+                yield
+        except IntegrityError:
+            raise
+        except (DBAPIError, NoConnectionFree, OSError, TimeoutError) as error:
+            self._fell(error)
+            if opening and (why := refusal(error)):
+                raise DatabaseRefused(f"the database {self.name} refuses: {why}") from error
+            raise StoreUnavailable(one_line(error)) from error
+        if not self.up:
+            log.info("database_back", extra={"database": self.name})
+        self.up = True
+
+    def _fell(self, error: BaseException) -> None:
+        if self.up:
+            log.warning("database_unavailable", extra={"database": self.name, "error": one_line(error)})
+        self.up = False
+
+
+_MIGRATION_LOCK = int.from_bytes(b"copath")
+"""Of PostgreSQL's transaction-level advisory locks, the one that whoever changes the tables holds."""
+
+
+@asynccontextmanager
+async def open_database(url: str, limits: Limits | None = None) -> AsyncIterator[Database]:
+    """The database of that URL. Nothing is connected to yet. Raises `DatabaseRefused` when the URL names none."""
+    try:
+        parsed = make_url(url)
+        in_memory = parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:")
+        placed = _in_memory(parsed) if in_memory else parsed
+        database = Database(placed, limits or Limits(), parsed.render_as_string(hide_password=True))
+    except (SQLAlchemyError, ValueError, ImportError) as error:
+        raise DatabaseRefused(f"database_url: {one_line(error)}") from None
+    async with AsyncExitStack() as held:
+        if in_memory:
+            # A database in memory lasts as long as some connection to it: this one.
+            held.enter_context(closing(sqlite3.connect(f"{placed.database}?vfs=memdb", uri=True)))
+        held.push_async_callback(database.aclose)
+        yield database
+
+
+def _in_memory(url: URL) -> URL:
+    """One database for all connections of this process, with locks between them as those of a file."""
+    return url.set(database=f"file:/copath-{uuid.uuid4().hex}", query={"vfs": "memdb", "uri": "true"})
+
+
+def _engine(url: URL, limits: Limits, lock_s: float, pool: type[Pool] | None = None) -> AsyncEngine:
+    sizes: dict[str, Any] = {"poolclass": pool}
+    if pool is None:
+        sizes = {"pool_size": limits.connections, "max_overflow": limits.overflow, "pool_timeout": limits.call_s}
+        sizes["pool_use_lifo"] = True  # what is not needed lies idle, and is closed by the other side in time
+    if url.get_backend_name() == "sqlite":
+        engine = create_async_engine(url, connect_args={"timeout": lock_s}, **sizes)
+        event.listen(engine.sync_engine, "connect", _prepare_sqlite)
+        event.listen(engine.sync_engine, "begin", _begin_sqlite)
+        return engine
+    ours = {
+        "connection_class": _Impatient,
+        "timeout": limits.call_s,
+        # Behind PgBouncer the next transaction may run on another connection of the server, which has other statements.
+        "statement_cache_size": 0,
+        "prepared_statement_cache_size": 0,
+        "prepared_statement_name_func": str,  # unnamed: gone with the next one, and never left behind on the server
+    }
+    engine = create_async_engine(url, connect_args=ours, **sizes)
+    event.listen(engine.sync_engine, "checkin", _note_checkin)
+    event.listen(engine.sync_engine, "checkout", _doubt_idle(engine))
+    return engine
+
+
+# --- SQLite ---------------------------------------------------------------------------------------------------------
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    connection.isolation_level = None  # transactions begin where we say so, and as we say
+    cursor = connection.cursor()
+    try:
+        # Readers and the writer do not wait for each other. The file remembers it; while others are busy it cannot be changed,
+        # and one of the next connections will.
+        cursor.execute("PRAGMA journal_mode=WAL")
+    except sqlite3.OperationalError as error:
+        if "locked" not in str(error):
+            raise
+    finally:
+        cursor.close()
+
+
+def _begin_sqlite(link: Connection) -> None:
+    chosen = link.get_execution_options()
+    if synchronous := chosen.get("copath_synchronous"):
+        link.exec_driver_sql(f"PRAGMA synchronous={synchronous}")
+    link.exec_driver_sql(chosen.get("copath_begin", "BEGIN"))
+
+
+# --- PostgreSQL -----------------------------------------------------------------------------------------------------
+
+_LIMIT = text(
+    "SELECT set_config('lock_timeout', :lock, true), set_config('statement_timeout', :statement, true),"
+    " set_config('idle_in_transaction_session_timeout', :stalled, true)"
+)
+_USED_AT = "copath_used_at"
+
+
+async def _limit(link: AsyncConnection, *, lock_s: float, statement_s: float, stalled_s: float) -> None:
+    """Limits that the server keeps, for this transaction alone: for when this process is not there to keep its own."""
+    spans = {"lock": lock_s, "statement": statement_s, "stalled": stalled_s}
+    await link.execute(_LIMIT, {name: f"{round(1000 * span_s)}ms" for name, span_s in spans.items()})
+
+
+def _note_checkin(_connection: object, record: ConnectionPoolEntry) -> None:
+    record.info[_USED_AT] = time.monotonic()
+
+
+def _doubt_idle(engine: AsyncEngine) -> Callable[[Any, ConnectionPoolEntry, object], None]:
+    """A server that was restarted, or a firewall that forgot, is found out before a transaction is begun and not by it."""
+
+    def ask(connection: Any, record: ConnectionPoolEntry, _proxy: object) -> None:
+        used_at = record.info.get(_USED_AT)
+        if used_at is None or time.monotonic() - used_at < IDLE_IS_DOUBTFUL_S:
+            return
+        try:
+            engine.dialect.do_ping(connection)
+        except (engine.dialect.loaded_dbapi.Error, OSError) as error:
+            raise DisconnectionError from error
+
+    return ask
+
+
+# --- what went wrong ------------------------------------------------------------------------------------------------
+
+_LASTING = {
+    "28": "the user or its password is wrong",
+    "3D": "there is no such database",
+    "42": "the user may not do that, or the tables are not ours",
+}
+_LASTING_SQLITE = ("unable to open database file", "file is not a database", "readonly database")
+
+
+def refusal(error: BaseException) -> str | None:
+    """Why asking again will not help; None when it may."""
+    said = one_line(error)
+    state = str(getattr(getattr(error, "orig", None), "sqlstate", None) or getattr(error, "sqlstate", None) or "")
+    if meaning := _LASTING.get(state[:2]):
+        return f"{meaning} ({said})"
+    return said if any(each in said for each in _LASTING_SQLITE) else None
+
+
+def one_line(error: BaseException) -> str:
+    """What the database or the system said, without the statement and its values."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    said = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
+    return said.splitlines()[0].removeprefix("<class 'asyncpg.exceptions.").replace("'>: ", ": ")

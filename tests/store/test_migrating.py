@@ -1,0 +1,57 @@
+"""The tables are those that this version expects, whoever made them and from wherever they came."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import AsyncIterator
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection
+
+import app.store
+from app.core.lasting import StoreUnavailable
+from app.store import schema
+from app.store.database import Database, DatabaseRefused, open_database
+from app.store.ledger import SqlLedger
+from app.store.migrating import make_ready
+
+
+@pytest.fixture
+async def empty(url: str) -> AsyncIterator[Database]:
+    async with open_database(url) as database:
+        yield database
+
+
+def differences(link: Connection) -> list[object]:
+    for module in pkgutil.iter_modules(app.store.__path__):  # each room of tables adds its own
+        importlib.import_module(f"app.store.{module.name}")
+    return compare_metadata(MigrationContext.configure(link), schema.metadata)
+
+
+async def test_migrations_make_the_tables_that_are_read_and_written(empty: Database) -> None:
+    made = await make_ready(empty)
+    assert made.before is None
+    assert made.changed
+    async with empty.reading() as link:
+        assert await link.run_sync(differences) == []
+    assert not (await make_ready(empty)).changed
+
+
+async def test_before_that_nothing_is_read_or_written(empty: Database) -> None:
+    with pytest.raises(StoreUnavailable):
+        await SqlLedger(empty, 1).done()
+    await make_ready(empty)
+    assert await SqlLedger(empty, 1).done() == ()
+
+
+async def test_a_database_of_a_newer_version_is_refused_untouched(empty: Database) -> None:
+    await make_ready(empty)
+    async with empty.writing() as link:
+        await link.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(
+        DatabaseRefused, match=r"newer version of this program \(its tables are at 9999, .*nothing was changed$"
+    ):
+        await make_ready(empty)
