@@ -143,6 +143,11 @@ class Purse:
             raise self._spent()
         self.spent[here.purpose] += cost.units
 
+    def require(self, method: str) -> None:
+        """Raises `CallFailed` where today's units do not allow one more of these."""
+        if self.closed_s((method,)):
+            raise self._spent()
+
     def owe(self, method: str) -> None:
         """The node sent something that is paid for by itself."""
         units = self.prices.of((method,)).units

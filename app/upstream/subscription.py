@@ -120,6 +120,7 @@ class Subscription:
     # --- its own ----------------------------------------------------------------------------------------------------
 
     async def _subscribe(self) -> None:
+        self._purse.require(EVENT)
         if self._chain_id is not None:
             await self._require_chain(self._chain_id())
         raw = await self._ask("eth_subscribe", ["newHeads"])
