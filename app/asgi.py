@@ -1,7 +1,7 @@
 """Settings -> ASGI application: the layers in their order, the routes, and a lifespan that opens the house.
 
 Layers, outermost first: request id and log; CORS; probes and metrics; HTTP metrics; errors and sizes; chain check;
-admission; methods; the routes.
+admission; methods; compression; the routes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 from app import __version__, house
 from app.api import batches, chains, docs, health, native, problems, second_opinion, usc, verify
 from app.api.admission import Admission
+from app.api.compression import Compression
 from app.api.cors import Cors
 from app.api.crossing import ChainCheck, Signpost
 from app.api.guard import Guard, Limits
@@ -60,6 +61,7 @@ def create_app(
             Middleware(ChainCheck),
             Middleware(Admission, request_timeout_s=settings.admission.request_timeout_secs),
             Middleware(Signpost),
+            Middleware(Compression),
         ],
         exception_handlers={
             HTTPException: problems.answer_http_exception,

@@ -10,6 +10,8 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
+from app.api import compression
+
 IMMUTABLE = "public, max-age=31536000, immutable"
 SETTLED = "public, max-age=60"
 """A finalized block under a URL that does not name its hash: the answer will not change, the URL's meaning could be
@@ -48,7 +50,9 @@ def answer(
     content_location: str | None = None,
     media_type: str = "application/json",
 ) -> Response:
-    """200 with `body`, or 304 with the same headers when the client has it already."""
+    """200 with `body`, or 304 with the same headers when the client has it already. A strong tag is that of the encoding in which
+    the answer leaves."""
+    tag = compression.tag_as_sent(tag, request.headers.getlist("accept-encoding"), media_type, len(body))
     headers = {"ETag": tag, "Cache-Control": cache_control, "Vary": "Accept-Encoding"}
     if content_location is not None:
         headers["Content-Location"] = content_location

@@ -15,7 +15,7 @@ from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
 from starlette.responses import Response
 
-from app.api import conditional
+from app.api import conditional, verify
 from app.api.problems import PROBLEM_JSON, PROBLEMS
 from app.api.schemas import error_schemas
 from app.api.visit import COMPATIBLE
@@ -29,6 +29,7 @@ _ASSET_AGE = "public, max-age=86400"
 
 # Which statuses a route can answer beside success, by what it asks for. 405 and 413 are answered anywhere.
 _PROOF = (400, 404, 405, 409, 413, 422, 500, 503, 504)
+_VERIFY = (400, 405, 413, 415, 500, 503, 504)
 _WITH_BODY = (415,)
 _KEYED = (400, 405, 413, 500)
 _PLAIN = (405, 413, 500)
@@ -121,6 +122,8 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
 
 
 def _statuses(path: str) -> tuple[int, ...]:
+    if path == verify.PATH:
+        return _VERIFY
     if path.startswith("/api/v1/proof"):
         return _PROOF
     return _KEYED if "{" in path else _PLAIN

@@ -49,7 +49,6 @@ def assert_problem(response: httpx2.Response, status: int, code: str) -> None:
         "/api/v1/proof/2/1000004",
         "/api/v1/proof/2/1000004/0/",
         "/api/v1/proofs/modern/receipts/",
-        "/api/v1/proofs/verify",
         "/api/v1/chains/",
         "/livez/",
         "/healthz-anything",
@@ -59,7 +58,7 @@ async def test_B72_unknown_paths_are_problems(client: httpx2.AsyncClient, path: 
     assert_problem(await client.get(path), 404, "NotFound")
 
 
-@pytest.mark.parametrize("path", ["/api/v1/proofs/modern/multiproof", "/api/v1/proofs/verify"])
+@pytest.mark.parametrize("path", ["/api/v1/proofs/modern/multiproof"])
 async def test_routes_that_do_not_exist_yet_are_not_found(client: httpx2.AsyncClient, path: str) -> None:
     assert_problem(await client.post(path, json=[]), 404, "NotFound")
 

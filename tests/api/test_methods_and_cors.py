@@ -156,7 +156,7 @@ async def test_preflights_are_answered_at_the_door(client: httpx2.AsyncClient, h
     assert house.counted("copath_proof_outcome_total", outcome="served", chain="modern") == 0
 
 
-@pytest.mark.parametrize(("path", "others"), [("/metrics", ["Accept"]), ("/livez", [])])
+@pytest.mark.parametrize(("path", "others"), [("/metrics", ["Accept", "Accept-Encoding"]), ("/livez", [])])
 async def test_caches_are_told_that_a_browser_may_be_answered_otherwise(
     client: httpx2.AsyncClient, path: str, others: list[str]
 ) -> None:
