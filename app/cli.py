@@ -1,4 +1,4 @@
-"""The front door: `copath serve`, `copath check`, `copath prove`, `copath verify`, `copath backfill`."""
+"""The front door: `copath serve`, `copath check`, `copath prove`, `copath verify`, `copath backfill`, `copath migrate`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from app.checking import UnknownName
 from app.checking import check as check_chains
 from app.core.hexadecimal import parse_hash, to_hex
 from app.house import CannotStart, demo_chains, prepare_logging
+from app.migrating import NotMigrated
+from app.migrating import migrate as bring_up_to_date
 from app.serving import ask_once
 from app.serving import serve as run_server
 from app.settings import LoadedSettings, NoChainsConfigured, SettingsError, demo_settings, load_settings
@@ -157,6 +159,20 @@ def backfill(
     typer.echo("\n".join(tally.lines()))
     if tally.failed:
         raise typer.Exit(EXIT_REFUSED)
+
+
+@program.command()
+def migrate(
+    config: ConfigOption = None,
+    wait: Annotated[float, typer.Option(min=0, help="How many seconds to wait for a database that is not there.")] = 30,
+) -> None:
+    """Bring the tables of database_url to this version, as every start does. Any number of processes may do so at once."""
+    loaded, _ = _load(config, {})
+    prepare_logging(loaded, REQUEST_ID)
+    try:
+        typer.echo(asyncio.run(bring_up_to_date(loaded.settings, wait)))
+    except NotMigrated as error:
+        _stop(f"copath: {error}", EXIT_REFUSED)
 
 
 @program.command()

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from alembic import command
@@ -64,27 +66,26 @@ async def make_ready(database: Database, *, target: str = "head") -> Migrated:
 
 async def until_ready(
     database: Database,
+    *,
+    within_s: float = math.inf,
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     jitter: Callable[[], float] = random.random,
 ) -> Migrated:
-    """Attempt after attempt, for as long as it takes. Raises `DatabaseRefused`."""
-    attempt = 0
-    while True:
+    """Attempt after attempt, for as long as it takes. Raises `DatabaseRefused`, and `StoreUnavailable` once the next one would
+    begin more than `within_s` after the first."""
+    waited_s = 0.0
+    for attempt in count():
         try:
             return await make_ready(database)
         except StoreUnavailable as error:
             pause_s = PAUSES_S[min(attempt, len(PAUSES_S) - 1)] * (0.75 + 0.5 * jitter())
-            log.warning(
-                "database_awaited",
-                extra={
-                    "database": database.name,
-                    "error": str(error),
-                    "attempt": attempt + 1,
-                    "next_s": round(pause_s, 1),
-                },
-            )
-            attempt += 1
+            waited_s += pause_s
+            if waited_s > within_s:
+                raise
+            waiting = {"database": database.name, "error": str(error), "next_s": round(pause_s, 1)}
+            log.warning("database_awaited", extra=waiting)
         await pause(pause_s)
+    raise AssertionError("attempts do not run out")
 
 
 def _script() -> ScriptDirectory:

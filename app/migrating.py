@@ -1,0 +1,27 @@
+"""Bringing the tables of a database to this version from outside of a server: before a roll-out, or by hand."""
+
+from __future__ import annotations
+
+from app.core.lasting import StoreUnavailable
+from app.settings import Settings
+from app.store.database import DatabaseRefused, open_database
+from app.store.migrating import until_ready
+
+
+class NotMigrated(Exception):
+    """Why the tables are as they were: one clear line, without a secret."""
+
+
+async def migrate(settings: Settings, wait_s: float) -> str:
+    """One line about what was done. A database that cannot be had is waited for, `wait_s` at most; every attempt is a log line.
+    Raises `NotMigrated`."""
+    try:
+        async with open_database(settings.database_url) as database:
+            done = await until_ready(database, within_s=wait_s)
+    except StoreUnavailable as error:
+        raise NotMigrated(f"the database cannot be had: {error}") from error
+    except DatabaseRefused as refused:
+        raise NotMigrated(str(refused)) from refused
+    if not done.changed:
+        return f"{database.name} is at {done.after}: nothing to do"
+    return f"{database.name} went from {done.before or 'nothing'} to {done.after}"
