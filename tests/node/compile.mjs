@@ -1,4 +1,4 @@
-// Compiles ../solidity/*.sol against the installed OpenZeppelin and writes the runtime bytecode beside each source.
+// Compiles ../solidity/*.sol and the contracts of ../../clients/solidity, and writes their runtime bytecode into ../solidity.
 // The bytecode is kept in the repository: the tests need no compiler. Run with `npm run solidity`.
 import { createHash } from "node:crypto";
 import { readFileSync, readdirSync, writeFileSync } from "node:fs";
@@ -7,12 +7,19 @@ import { fileURLToPath } from "node:url";
 import solc from "solc";
 
 const require = createRequire(import.meta.url);
-const folder = fileURLToPath(new URL("../solidity/", import.meta.url));
+const project = fileURLToPath(new URL("../../", import.meta.url));
+const kept = `${project}tests/solidity/`;
 const openzeppelin = require("@openzeppelin/contracts/package.json").version;
 
-for (const file of readdirSync(folder).filter((name) => name.endsWith(".sol"))) {
-  const source = readFileSync(folder + file, "utf8");
-  const name = file.replace(/\.sol$/, "");
+const sources = ["tests/solidity/", "clients/solidity/"].flatMap((folder) =>
+  readdirSync(project + folder)
+    .filter((name) => name.endsWith(".sol"))
+    .map((name) => folder + name),
+);
+
+for (const file of sources) {
+  const source = readFileSync(project + file, "utf8");
+  const name = file.replace(/^.*\//, "").replace(/\.sol$/, "");
   const input = {
     language: "Solidity",
     sources: { [file]: { content: source } },
@@ -23,7 +30,13 @@ for (const file of readdirSync(folder).filter((name) => name.endsWith(".sol"))) 
       outputSelection: { [file]: { [name]: ["evm.deployedBytecode.object", "evm.methodIdentifiers"] } },
     },
   };
-  const readImport = (path) => ({ contents: readFileSync(require.resolve(path), "utf8") });
+  const digest = createHash("sha256").update(source);
+  const readImport = (path) => {
+    if (path.startsWith("@")) return { contents: readFileSync(require.resolve(path), "utf8") };
+    const contents = readFileSync(project + path, "utf8");
+    digest.update(contents);
+    return { contents };
+  };
   const output = JSON.parse(solc.compile(JSON.stringify(input), { import: readImport }));
   const errors = (output.errors ?? []).filter((error) => error.severity === "error");
   if (errors.length > 0) {
@@ -31,14 +44,15 @@ for (const file of readdirSync(folder).filter((name) => name.endsWith(".sol"))) 
     process.exit(1);
   }
   const { deployedBytecode, methodIdentifiers } = output.contracts[file][name].evm;
+  if (deployedBytecode.object.length === 0) continue; // an interface
   const compiled = {
     contract: name,
     compiler: `solc ${solc.version()}`,
     openzeppelin,
-    sourceSha256: createHash("sha256").update(source).digest("hex"),
+    sourceSha256: digest.digest("hex"),
     methodIdentifiers,
     deployedBytecode: `0x${deployedBytecode.object}`,
   };
-  writeFileSync(`${folder}${name}.json`, `${JSON.stringify(compiled, null, 2)}\n`);
+  writeFileSync(`${kept}${name}.json`, `${JSON.stringify(compiled, null, 2)}\n`);
   console.log(`${name}: ${deployedBytecode.object.length / 2} bytes`);
 }
