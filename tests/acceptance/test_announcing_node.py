@@ -1,0 +1,116 @@
+"""A real node that is spoken to over a WebSocket: its blocks are served as they come, and it may go away and come back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.judging import judge, transaction_hashes
+from tests.acceptance.server import Answer, Copath, chain, running_copath
+from tests.acceptance.waiting import until
+from tests.oracles.anvil import CHAIN_ID, Anvil, running_anvil
+
+ONLY, BESIDE = 5, 6
+"""Chain keys: everything over the WebSocket, or announcements alone."""
+
+GET_BLOCK = "eth_getBlockByNumber"
+
+
+class Node:
+    """The node: it can be killed, and started again where it was."""
+
+    def __init__(self, folder: Path) -> None:
+        self._saved = folder / "saved.json"
+        self._life = ExitStack()
+        self.anvil: Anvil = self._life.enter_context(running_anvil())
+        self.port = int(self.anvil.url.rsplit(":", 1)[1])
+
+    def kill(self) -> None:
+        self.anvil.save(self._saved)
+        self._life.close()
+
+    def restart(self) -> None:
+        self.anvil = self._life.enter_context(running_anvil("--load-state", str(self._saved), port=self.port))
+
+    def close(self) -> None:
+        self._life.close()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    running = Node(tmp_path)
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+def upstream(copath: Copath, key: int) -> dict[str, Any]:
+    (listed,) = copath.get(f"/api/v1/chains/{key}").json["upstreams"]
+    found: dict[str, Any] = listed
+    return found
+
+
+def wait_for(copath: Copath, what: str, value: object) -> None:
+    for key in (ONLY, BESIDE):
+        until(lambda key=key: upstream(copath, key)[what] == value, f"{what} of chain {key} to be {value}")
+
+
+def prove_all(copath: Copath, anvil: Anvil, height: int) -> None:
+    record = {"block": anvil.block(height), "receipts": anvil.receipts(height)}
+    for key in (ONLY, BESIDE):
+        for index, tx_hash in enumerate(transaction_hashes(record)):
+            for kind in ("transaction", "receipt"):
+                answer: Answer = copath.get(f"/api/v1/proofs/{key}/{kind}s/{tx_hash}")
+                assert answer.status == 200, answer.body[:300]
+                judge(answer.body, record, kind, index, chain_key=key, chain_id=CHAIN_ID)
+
+
+def test_blocks_are_served_as_they_are_announced_and_a_node_that_comes_back_is_listened_to_again(node: Node) -> None:
+    over_ws = node.anvil.url.replace("http", "ws")
+    beside = {"name": "primary", "url": node.anvil.url, "ws_url": over_ws}
+    both = chain(BESIDE, "beside", CHAIN_ID, node.anvil.url)
+    del both["eth_rpc_url"]
+    with running_copath(chain(ONLY, "only", CHAIN_ID, over_ws), both | {"upstreams": [beside]}) as copath:
+        wait_for(copath, "subscription", "live")
+        height = node.anvil.mine_every_type()
+        wait_for(copath, "head", height)
+        prove_all(copath, node.anvil, height)
+        for name in ("only", "beside"):
+            assert copath.metric("copath_upstream_announcements_total", chain=name) >= 1
+            assert copath.metric("copath_upstream_subscription_live", chain=name) == 1
+            assert copath.metric("copath_upstream_connections_total", chain=name) == 1
+
+        node.kill()
+        wait_for(copath, "subscription", "down")
+        assert copath.metric("copath_upstream_subscription_live") == 0
+        record_way = f"/api/v1/proofs/{ONLY}/blocks/{height}/transactions/0"
+        assert copath.get(record_way).status in (200, 503), "not final: nobody can be asked whether it still stands"
+
+        node.restart()
+        wait_for(copath, "subscription", "live")
+        after = node.anvil.mine_every_type()
+        wait_for(copath, "head", after)
+        prove_all(copath, node.anvil, after)
+        assert copath.metric("copath_upstream_connections_total", chain="only") == 2
+        assert copath.metric("copath_unhandled_exceptions_total") == 0
+
+
+def test_a_quiet_node_that_announces_is_hardly_asked(node: Node) -> None:
+    over_ws = node.anvil.url.replace("http", "ws")
+    told, polled = chain(ONLY, "told", CHAIN_ID, over_ws), chain(BESIDE, "polled", CHAIN_ID, node.anvil.url)
+    with running_copath(told, polled) as copath:
+        until(lambda: upstream(copath, ONLY)["subscription"] == "live", "the subscription")
+
+        def calls(name: str) -> float:
+            return copath.metric("copath_upstream_requests_total", chain=name, method=GET_BLOCK)
+
+        told_before, polled_before = calls("told"), calls("polled")
+        until(lambda: calls("polled") - polled_before >= 6, "the other chain to be polled a few times")
+        assert calls("told") - told_before <= 2
+        node.anvil.mine()
+        until(lambda: upstream(copath, ONLY)["head"] == node.anvil.height(), "the block that was announced")
