@@ -22,7 +22,7 @@ from app.metrics import Metrics
 from app.store.blocks_directory import BlockDirectory, Swept
 from app.store.blocks_entry import EntryKey, decode_entry, encode_entry
 from app.store.blocks_threads import Threads
-from app.store.blocks_tiers import DirectoryTier, GuardedTier, ObjectTier, TierFailed, open_objects
+from app.store.blocks_tiers import DirectoryTier, GuardedTier, LocalTier, Tier, TierFailed, open_objects
 
 log = logging.getLogger(__name__)
 
@@ -67,15 +67,15 @@ class PackedBlocks:
     def __init__(
         self,
         metrics: Metrics,
-        directory: DirectoryTier | None,
-        objects: ObjectTier | None = None,
+        directory: LocalTier | None,
+        objects: Tier | None = None,
         *,
         now: Callable[[], float] = time.monotonic,
         most_waiting_bytes: int = MOST_WAITING_BYTES,
     ) -> None:
         self._metrics = metrics
         self._directory = directory
-        self._opened = [tier for tier in (directory, objects) if tier is not None]
+        self._opened: list[Tier] = [tier for tier in (directory, objects) if tier is not None]
         self._tiers = [GuardedTier(tier, metrics, now) for tier in self._opened]
         self._codec = Threads("block-store-codec", 2)
         self._most_waiting_bytes = most_waiting_bytes
@@ -196,7 +196,7 @@ class PackedBlocks:
             if not item.dropped:
                 await tier.write(key, item.chain, entry)
 
-    async def _sweep_for_ever(self, directory: DirectoryTier) -> None:
+    async def _sweep_for_ever(self, directory: LocalTier) -> None:
         while True:
             try:
                 await directory.sweep()
@@ -226,7 +226,7 @@ class PackedBlocks:
         self._metrics.block_store_queue_entries.set(len(self._waiting) + len(self._writing))
         if self._directory is not None:
             self._metrics.block_store_bytes.set(self._directory.held_bytes)
-            self._metrics.block_store_entries.set(self._directory.entries)
+            self._metrics.block_store_entries.set(self._directory.held_entries)
 
 
 class ChainBlocks:

@@ -54,6 +54,20 @@ class Tier(Protocol):
 
     async def remove(self, path: str) -> None: ...
 
+    def close(self) -> None: ...
+
+
+class LocalTier(Tier, Protocol):
+    """A tier that bounds itself, when it is told to look."""
+
+    @property
+    def held_bytes(self) -> int: ...
+
+    @property
+    def held_entries(self) -> int: ...
+
+    async def sweep(self) -> None: ...
+
 
 class DirectoryTier:
     """The entries of a `BlockDirectory`."""
@@ -83,7 +97,7 @@ class DirectoryTier:
         return self._directory.held_bytes
 
     @property
-    def entries(self) -> int:
+    def held_entries(self) -> int:
         return self._directory.entries
 
     async def sweep(self) -> None:
