@@ -91,6 +91,11 @@ class SelfAttested:
         newest = self._checkpoints.newest
         return None if newest == self._genesis else newest
 
+    @property
+    def heard(self) -> bool:
+        """Whether it is known what is kept: until then nothing is known, not even that there are no anchors."""
+        return self._resumed
+
     def state(self) -> dict[str, object]:
         """Nothing beyond the heights."""
         return {}
