@@ -105,11 +105,12 @@ async def _answer(
     request: Request, chain: ChainFloor, found: FoundBlock, index: int, asked: Mapping[str, object], *, cached: bool
 ) -> Response:
     leaf = found.block.leaf_proof(index)
+    at_hand = found.cached and chain.peek_continuity(found.block.height, found.block.height)
     continuity = await chain.continuity(found.block.height, found.block.height)
     require_attested(found.block.height, leaf.root, continuity.proof.roots[0])
-    body = wire.usc_body(chain, found, index, leaf, continuity, cached=cached)
+    body = wire.usc_body(chain, found, index, leaf, continuity, cached=cached and at_hand)
     second_opinion.require_usc(request.scope, chain, body, asked, continuity)
-    visit_of(request.scope).cache = "hit" if found.cached else "miss"
+    visit_of(request.scope).cache = "hit" if at_hand else "miss"
     tag = conditional.weak_tag(
         found.block.block_hash, continuity.upper_height.to_bytes(8, "big"), continuity.upper_digest
     )

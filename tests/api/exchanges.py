@@ -185,11 +185,15 @@ def house_of(
 
 
 @asynccontextmanager
-async def asked(*chains: RecordedChain, timeout_s: float = 30.0, **limits: Any) -> AsyncIterator[Asked]:
+async def asked(
+    *chains: RecordedChain, timeout_s: float = 30.0, max_batch_size: int = 10, **limits: Any
+) -> AsyncIterator[Asked]:
     """The whole application over these chains. Whatever is still under way at the end is cancelled."""
     house = house_of(chains, **limits)
     settings = Settings.model_construct(
-        cors=CorsSettings(), admission=AdmissionSettings(request_timeout_secs=timeout_s)
+        cors=CorsSettings(),
+        admission=AdmissionSettings(request_timeout_secs=timeout_s),
+        max_batch_size=max_batch_size,
     )
 
     @asynccontextmanager
