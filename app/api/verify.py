@@ -41,7 +41,7 @@ class Disagreement(Exception):
 
     def __init__(self, statement: Statement, refused: checker.Refused) -> None:
         super().__init__(refused.reason)
-        self.kind: str = "usc" if statement.kind == "batch" else statement.fields.get("kind", statement.kind)
+        self.kind: str = statement.fields["kind"] if statement.kind in ("native", "trie") else "usc"
         self.reason = refused.reason
         self.field = refused.field
 
@@ -59,9 +59,9 @@ def judge(body: bytes, anchor: tuple[int, bytes] | None = None) -> tuple[Diagnos
 
 
 def _second_opinion(statement: Statement) -> None:
-    claim, body = statement.fields, json.dumps(statement.said).encode()
+    claim = statement.fields
     if statement.kind == "native":
-        checker.check_native(body, {})
+        checker.check_native(json.dumps(statement.said).encode(), {})
     elif (
         statement.kind == "trie" and claim["nodes"]
     ):  # where there is no node, the root alone tells that the trie is empty
@@ -72,9 +72,11 @@ def _second_opinion(statement: Statement) -> None:
         except checker.Refused as refused:
             if claim["value"] is not None or refused.reason != "Absent":
                 raise
-    elif statement.kind in ("usc", "batch"):
+    elif statement.kind in ("usc", "batch", "split"):
         assert statement.anchor is not None, "a usc proof without an anchor is not valid"
-        (checker.check_usc if statement.kind == "usc" else checker.check_usc_batch)(body, {}, statement.anchor)
+        check = checker.check_usc if statement.kind == "usc" else checker.check_usc_batch
+        for part in statement.said.get("batches", [statement.said]):
+            check(json.dumps(part).encode(), {}, statement.anchor)
 
 
 def add_routes(app: FastAPI) -> None:

@@ -46,8 +46,8 @@ class Malformed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What is claimed. `kind`: trie, native, usc or batch; `said` is the body as JSON, `fields` the same values read, bytes as
-    bytes; `anchor` the (height, digest) that a usc proof is to lead to."""
+    """What is claimed. `kind`: trie, native, usc, batch or split; `said` is the body as JSON, `fields` the same values, hex read
+    as bytes; `anchor` the (height, digest) that a usc proof is to lead to."""
 
     kind: str
     said: dict[str, Any]
@@ -74,7 +74,7 @@ def read(value: Any, anchor: tuple[int, bytes] | None = None) -> Statement:
         raise NotAProof("a proof is a JSON object")
     kind = _kind_of(value)
     said = dict(value)
-    if kind in ("usc", "batch"):
+    if kind in ("usc", "batch", "split"):
         written = said.pop("anchor", None)
         if anchor is None and written is not None:
             anchor = tuple(_ANCHOR(written, "anchor").values())
@@ -84,6 +84,8 @@ def read(value: Any, anchor: tuple[int, bytes] | None = None) -> Statement:
 def _kind_of(value: dict[str, Any]) -> str:
     if value.get("kind") == "trie":
         return "trie"
+    if "batches" in value:
+        return "split"
     if "continuityProof" in value:
         return "batch" if "merkleProofs" in value else "usc"
     if value.get("kind") in ("transaction", "receipt", "log") or "format" in value:
@@ -301,6 +303,9 @@ _BY_INDEX = _entries(_DECIMAL, _DECIMAL_KEY, _fields(_LEAF, _HASH_OF_LEAF))
 _BATCH = _fields(
     {**_USC, "fromHeader": _number, "toHeader": _number, "merkleProofs": _entries(_DECIMAL, _DECIMAL_KEY, _BY_INDEX)}
 )
+_SPLIT = _fields(
+    {"chainKey": _number, "fromHeader": _number, "toHeader": _number, "split": _number, "batches": _listed(_BATCH)}
+)
 _TRIE = _fields(
     {
         "kind": _text("trie", "trie"),
@@ -311,4 +316,4 @@ _TRIE = _fields(
     }
 )
 _ANCHOR = _fields({"height": _height, "digest": _any_hex(32)})
-_FORMS: Mapping[str, Read] = {"trie": _TRIE, "native": _NATIVE, "usc": _SINGLE, "batch": _BATCH}
+_FORMS: Mapping[str, Read] = {"trie": _TRIE, "native": _NATIVE, "usc": _SINGLE, "batch": _BATCH, "split": _SPLIT}

@@ -66,6 +66,23 @@ async def test_what_the_compatible_route_returned_is_valid_under_its_anchor(
     assert (other["valid"], other["reason"]) == (False, "AnchorMismatch")
 
 
+@pytest.mark.parametrize("query", ["", "?split=1", "?split=2"])
+async def test_what_a_batch_route_returned_is_valid_whole_and_split(
+    client: httpx2.AsyncClient, house: RecordedHouse, query: str
+) -> None:
+    asked = [
+        {"headerNumber": 1000004, "txIndexes": [0, 1]},
+        {"headerNumber": 1000006},
+        {"headerNumber": 1000010, "txIndexes": [0]},
+    ]
+    batch = (await client.post(f"/api/v1/proof-batch/2{query}", json=asked)).json()
+    assert ("batches" in batch) == bool(query)
+    assert (await verdict(client, {"proof": batch, "anchor": anchor_of(house)}))["valid"]
+    assert (await verdict(client, {"proof": batch | {"chainKey": "2"}, "anchor": anchor_of(house)}))[
+        "field"
+    ] == "chainKey"
+
+
 async def test_absence_is_proven_in_the_raw_form(client: httpx2.AsyncClient) -> None:
     proof = (await client.get(NATIVE[1])).json()
     raw = {"kind": "trie", **{name: proof[name] for name in ("root", "key", "value", "nodes")}}

@@ -16,7 +16,7 @@ from app.api.verify import judge
 from app.core import trie
 from app.core.diagnosis import Diagnosis, diagnose
 from app.core.proof_forms import NotAProof, NotJson
-from tests.checker.bodies import as_bytes, big_block, block_of, hashed_to, keccak, to_hex, usc_chain
+from tests.checker.bodies import UscChain, as_bytes, big_block, block_of, hashed_to, keccak, to_hex, usc_chain
 from tests.checker.mutations import mutations
 from tests.corpus_files import VECTORS
 from tests.oracles import damage
@@ -59,6 +59,18 @@ def batch(**changed: Any) -> dict[str, Any]:
     return usc_chain().batch({103: [0, 9], 104: [], 107: [128]}) | {"anchor": ANCHOR} | changed
 
 
+def split(**changed: Any) -> dict[str, Any]:
+    """Three items in parts of two at most."""
+    chain, frame = usc_chain(), {"chainKey": 7, "fromHeader": 103, "toHeader": 107, "split": 2}
+    second = UscChain(107, chain.blocks[4:], digest_below(107)).batch({107: [128]})
+    return frame | {"batches": [chain.batch({103: [0, 9]}), second], "anchor": ANCHOR} | changed
+
+
+def digest_below(height: int) -> bytes:
+    chain = usc_chain()
+    return UscChain(chain.first, chain.blocks[: height - chain.first], chain.lower).anchor[1]
+
+
 # --- what holds ---------------------------------------------------------------------------------------------------------
 
 WHOLE: dict[str, Callable[[], dict[str, Any]]] = {
@@ -67,6 +79,7 @@ WHOLE: dict[str, Callable[[], dict[str, Any]]] = {
     "log": lambda: big_block().body("log", 13, 4),
     "usc": single,
     "batch": batch,
+    "split": split,
     "trie": lambda: raw(big_block().header[5], b"\x11", big_block().receipts[17], big_block().receipt_proofs[17]),
 }
 KINDS = pytest.mark.parametrize("kind", WHOLE)
@@ -316,6 +329,28 @@ def test_the_part_of_a_usc_proof_that_is_wrong_is_named(
     assert field is None or found[1] == field
 
 
+@pytest.mark.parametrize(
+    ("body", "reason", "field"),
+    [
+        (lambda: split(batches=[]), "MalformedField", "batches"),
+        (lambda: split(split=1), "MalformedField", "batches[0].merkleProofs"),
+        (lambda: split(chainKey=8), "MalformedField", "batches[0].chainKey"),
+        (lambda: split(toHeader=106), "MalformedField", "batches[1].fromHeader"),
+        (lambda: split(anchor=None), "AnchorMissing", "anchor"),
+        (lambda: split(anchor=ANCHOR | {"digest": OTHER}), "AnchorMismatch", "batches[0].continuityProof"),
+        (
+            lambda: split(batches=[split()["batches"][0], split()["batches"][1] | {"continuityProof": OTHER}]),
+            "MalformedField",
+            "batches[1].continuityProof",
+        ),
+    ],
+)
+def test_the_part_of_a_split_batch_that_is_wrong_is_named(
+    body: Callable[[], dict[str, Any]], reason: str, field: str
+) -> None:
+    assert failure(body()) == (reason, field)
+
+
 def test_another_index_in_a_batch_is_recognised() -> None:
     body = batch()
     body["merkleProofs"]["103"] = {"0": body["merkleProofs"]["103"]["0"], "8": body["merkleProofs"]["103"]["9"]}
@@ -376,7 +411,7 @@ def test_whatever_is_changed_both_verifiers_agree_on_what_is_valid(kind: str) ->
                 unproven |= (
                     where.startswith(("generatedAt", "toHeader", "anchor")) or where[0] == ":"
                 )  # a field left out
-                assert unproven or kind in ("batch", "trie"), where
+                assert unproven or kind in ("batch", "split", "trie"), where
 
 
 JSON = st.recursive(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from app.core.proof_forms import Malformed, Statement, parse, read
 
-from .anchored import batch_verdict, single_verdict
+from .anchored import batch_verdict, single_verdict, split_verdict
 from .tries import native_verdict, trie_verdict
 from .verdict import Diagnosis, Fault, Reason
 
@@ -21,6 +21,7 @@ _JUDGES: dict[str, Callable[[Statement], Diagnosis]] = {
     "native": native_verdict,
     "usc": single_verdict,
     "batch": batch_verdict,
+    "split": split_verdict,
 }
 
 

@@ -6,12 +6,13 @@ anchor <- digests of the heights below it <- root of the block's tree <- sibling
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from app.core import continuity, merkle
 from app.core.proof_forms import Statement
 
-from .verdict import Diagnosis, Fault
+from .verdict import Diagnosis, Fault, require
 
 MAX_ROOTS = 50_000
 MAX_LEAF_BYTES = 10 << 20
@@ -41,6 +42,29 @@ def batch_verdict(statement: Statement) -> Diagnosis:
     upper = _require_anchored(statement, first, last)
     message = f"{count} transactions of the blocks {first} to {last} are under the anchor at {upper}"
     return Diagnosis("Valid", message, True)
+
+
+def split_verdict(statement: Statement) -> Diagnosis:
+    """Of batches that are parts of one, each a proof by itself under the same anchor. Raises `Fault`."""
+    whole = statement.fields
+    batches, most = whole["batches"], whole["split"]
+    if not batches:
+        raise Fault("MalformedField", "batches", "nothing is claimed", "one batch or more", "none")
+    for place, batch in enumerate(batches):
+        at = f"batches[{place}]"
+        require(batch["chainKey"], whole["chainKey"], "MalformedField", f"{at}.chainKey", "a part of another chain")
+        for name in ("fromHeader", "toHeader"):
+            if not whole["fromHeader"] <= batch[name] <= whole["toHeader"]:
+                stated = f"{whole['fromHeader']} to {whole['toHeader']}"
+                raise Fault("MalformedField", f"{at}.{name}", "a part outside the stated range", stated, batch[name])
+        size = sum(len(by_index) for by_index in batch["merkleProofs"].values())
+        if size > most:
+            raise Fault("MalformedField", f"{at}.merkleProofs", "a part is larger than stated", f"{most} or less", size)
+        try:
+            batch_verdict(replace(statement, kind="batch", fields=batch))
+        except Fault as fault:
+            raise fault.within(at) from fault
+    return Diagnosis("Valid", f"each of {len(batches)} batches is under the anchor", True)
 
 
 def _leaves(batch: dict[str, Any]) -> Iterator[tuple[int, int, dict[str, Any]]]:

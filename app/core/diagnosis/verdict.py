@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from app.core.proof_forms import shown
@@ -62,6 +62,12 @@ class Fault(Exception):
         self.diagnosis = Diagnosis(
             reason, message, False, field, at.get("node"), at.get("nibble"), of_both[0], of_both[1]
         )
+
+    def within(self, part: str) -> Fault:
+        """The same fault, as seen from outside the part that has it. The anchor is no part of anything."""
+        if self.diagnosis.field != "anchor":
+            self.diagnosis = replace(self.diagnosis, field=f"{part}.{self.diagnosis.field}")
+        return self
 
 
 def require(claimed: object, expected: object, reason: Reason, field: str, message: str) -> None:
