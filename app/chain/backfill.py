@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from app.core.blocks import Noted
 from app.core.breadth import Breadth
 from app.core.budget import Priority
-from app.core.errors import HistoryUnavailable, NotFinalized, ProofError
+from app.core.errors import HistoryUnavailable, NotFinalized, ProofError, UpstreamBudgetExhausted
 from app.core.gaps import Backlog, Heights, Window
 from app.core.provable_block import ProvableBlock
 from app.core.provable_block import Verdict as Proven
@@ -58,6 +58,7 @@ class State(enum.StrEnum):
     WAITING = "waiting for a finalized height"
     FILLING = "filling"
     FAILING = "failing"
+    SPENT = "out of budget"
     CAUGHT_UP = "caught up"
 
 
@@ -117,7 +118,7 @@ class Backfill:
         if self._head.heads.finalized is None:
             return State.WAITING
         if self._setbacks.outage:
-            return State.FAILING
+            return State.SPENT if self.last_error == UpstreamBudgetExhausted.code else State.FAILING
         return State.FILLING if self.remaining else State.CAUGHT_UP
 
     @property

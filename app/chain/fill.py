@@ -80,6 +80,8 @@ class Fill:
         self.deadline: float | None = None
         self.memo_s: float | None = None
         self.valid = True
+        self.given_up_late = False
+        """Whether the last who waited for it left because its time was over, and not of its own accord."""
         self._clock = clock
         self._limit_s = limit_s
         self._limit: asyncio.Timeout | None = None

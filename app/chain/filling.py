@@ -14,7 +14,7 @@ from cachetools import TTLCache
 
 from app.core.blocks import BlockBodies, BlockRef
 from app.core.budget import Priority
-from app.core.deadlines import deadline
+from app.core.deadlines import deadline, joined_another
 from app.core.errors import (
     ChainOverloaded,
     Doubtful,
@@ -97,6 +97,8 @@ class Filling:
         """The block of the fill in flight for `ref`, or of a new one. Whoever waits here may leave; the fill goes on."""
         ends_at = deadline.get()
         was_final = ref.height is not None and self._is_final(ref.height)
+        if ref in self.flights:
+            joined_another()
         try:
             return await self.flights.get(
                 ref,
@@ -148,7 +150,7 @@ class Filling:
             result = _RESULT_OF.get(type(error), "unavailable")
             raise
         except asyncio.CancelledError:
-            result = "timeout" if fill.timed_out else "cancelled"
+            result = "timeout" if fill.timed_out or fill.given_up_late else "cancelled"
             raise
         finally:
             self._metrics.fill_total.labels(*labels, result).inc()

@@ -18,7 +18,6 @@ All state changes happen between awaits, in `_start`, `_board`, `_leave` and `_e
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
@@ -39,8 +38,6 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 __all__ = ["Fill", "Flights", "Stage", "Verdict", "judge"]
-
-_log = logging.getLogger(__name__)
 
 
 class _Lease(Generic[V]):
@@ -259,6 +256,7 @@ class Flights(Generic[K, V]):
             return
         if run.handle.stage is Stage.QUEUED and run.task is not None and not run.task.done():
             self.abandoned += 1
+            run.handle.given_up_late = lease.outcome.done() and not lease.outcome.cancelled()
             self._forget(run)  # at once: a later caller must not join a run that is being cancelled
             run.task.cancel()
 
@@ -293,7 +291,8 @@ class Flights(Generic[K, V]):
             return
         verdict = self._verdict_of(error)
         if not isinstance(error, ProofError):
-            _log.error("a fill crashed", exc_info=error)
+            # A fault of our own: told and counted by whoever watches the loop.
+            task.get_loop().call_exception_handler({"message": "a fill crashed", "exception": error, "task": task})
             error = Internal("the block could not be filled")
         now = self._clock.now()
         began_at = now if handle.started_at is None else handle.started_at

@@ -52,6 +52,8 @@ class Trail:
     """How far the work in hand has come: `queue`, `resolve`, `fetch`, `verify` or `build`."""
 
     stage: str = "queue"
+    joined: bool = False
+    """Whether it waited for a block that was being filled for somebody else."""
 
 
 trail: ContextVar[Trail | None] = ContextVar("trail", default=None)
@@ -63,3 +65,10 @@ def reached(stage: str) -> None:
     here = trail.get()
     if here is not None:
         here.stage = stage
+
+
+def joined_another() -> None:
+    """The work in hand waits for a fill that somebody else began."""
+    here = trail.get()
+    if here is not None:
+        here.joined = True

@@ -11,7 +11,7 @@ import pytest
 from app.chain.filling import UNMET_MEMORY_S, UNSETTLED_BLOCKS
 from app.core.blocks import BlockRef
 from app.core.budget import Priority
-from app.core.deadlines import deadline
+from app.core.deadlines import Trail, deadline, trail
 from app.core.errors import (
     BlockNotOnSourceChain,
     ChainOverloaded,
@@ -388,6 +388,38 @@ async def test_a_queued_fill_whose_callers_left_gives_up_its_place() -> None:
     await first
     assert made.calls() == {"fetch": 1, "build": 1}
     assert fill_results(made) == {("request", "ok"): 1, ("request", "cancelled"): 1}
+
+
+async def test_a_queued_fill_that_no_caller_has_time_for_any_more_is_late_and_not_cancelled() -> None:
+    made = scene(BUSY - 3, BUSY, max_fills=1)
+    made.clock.drive()
+    hold = made.upstream.hold("fetch")
+    first = asyncio.create_task(made.chain.filling.block(AT))
+    await hold.reached()
+    token = deadline.set(made.clock.now() + 5.0)
+    second = asyncio.create_task(made.chain.filling.block(BlockRef(height=BUSY - 1)))
+    deadline.reset(token)
+    await made.clock.advance(5.1)
+    with pytest.raises((ChainOverloaded, RequestTimeout)):
+        await second
+    hold.release()
+    await first
+    assert fill_results(made) == {("request", "ok"): 1, ("request", "timeout"): 1}
+
+
+async def test_whoever_waits_for_another_ones_fill_is_told_apart() -> None:
+    made = scene()
+    hold = made.upstream.hold("fetch")
+    trails = [Trail(), Trail()]
+    tasks = []
+    for here in trails:
+        token = trail.set(here)
+        tasks.append(asyncio.create_task(made.chain.block(AT)))
+        trail.reset(token)
+        await settle()
+    hold.release()
+    await asyncio.gather(*tasks)
+    assert [here.joined for here in trails] == [False, True]
 
 
 async def test_more_fills_than_may_wait_are_refused_at_once() -> None:
