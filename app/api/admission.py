@@ -107,6 +107,8 @@ class Admission:
         finally:
             trail.reset(told)
             deadline.reset(ends_at)
+            if here.joined and visit.cache == "miss":
+                visit.cache = "joined"
 
     async def _attended(self, scope: Scope, incoming: _Incoming, outgoing: _Outgoing, limit: asyncio.Timeout) -> None:
         """Runs the routes while watching the client, whose hanging up cancels them as the deadline would."""
