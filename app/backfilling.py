@@ -62,9 +62,9 @@ def chain_named(settings: Settings, name: str) -> ChainSettings:
 
 async def fill_range(settings: Settings, name: str, first: int, last: int) -> Tally:
     """Fills [first, last] of one chain, with a progress bar on standard error. Raises `RangeRefused`."""
-    alone = settings.model_copy(update={"chains": (_quiet(chain_named(settings, name), first),)})
+    alone = settings.model_copy(update={"chains": (_quiet(chain_named(settings, name)),)})
     tally, began = Tally(), time.monotonic()
-    async with open_house(alone) as house:
+    async with open_house(alone, anchoring=False) as house:
         (chain,) = house.chains.values()
         assert chain.backfill is not None
         try:
@@ -86,13 +86,10 @@ async def fill_range(settings: Settings, name: str, first: int, last: int) -> Ta
     return tally
 
 
-def _quiet(chosen: ChainSettings, first: int) -> ChainSettings:
-    """The chain without a backfill of its own; anchors of its own making begin with the range."""
+def _quiet(chosen: ChainSettings) -> ChainSettings:
+    """The chain without a backfill of its own."""
     cache = chosen.cache.model_copy(update={"merkle_backfill_enabled": False, "merkle_retention_blocks": None})
-    update: dict[str, object] = {"cache": cache}
-    if chosen.anchors.source == "self":
-        update["anchors"] = chosen.anchors.model_copy(update={"genesis": first})
-    return chosen.model_copy(update=update)
+    return chosen.model_copy(update={"cache": cache})
 
 
 def _progress() -> Progress:

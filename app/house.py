@@ -10,41 +10,21 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from app import __version__
-from app.anchors.self_attested import SelfAttested
 from app.chain.building import open_builder
 from app.chain.chain import Chain
-from app.chain.figures import Figures
-from app.chain.head import FinalityRule
-from app.chain.ports import Anchors, Builder, Clock, Ledger, Upstream
-from app.chain.rules import ChainRules
+from app.chain.ports import Builder, Clock, Upstream
 from app.chain.supervision import Loop, supervise
 from app.core.admission import Door
-from app.core.routing import RoutingRules
 from app.core.saturation import Gate, SaturationWindow
-from app.core.spending import prices_of
 from app.log import configure_logging, install_fault_hooks, loop_fault_handler
 from app.metrics import NO_CHAIN, Metrics
-from app.settings import (
-    AnchorSettings,
-    ChainSettings,
-    LoadedSettings,
-    Settings,
-    UpstreamSettings,
-    redacted,
-    secrets_of,
-)
-from app.store.memory import MemoryLedger
-from app.upstream.counting import Counting
-from app.upstream.demo import demo_chains, demo_examples, demo_heights, demo_transport
-from app.upstream.evm import EvmNode
-from app.upstream.failover import Failover
-from app.upstream.figures import UpstreamFigures
-from app.upstream.posting import NodeLimits
-from app.upstream.purse import Accounts, Purse
+from app.settings import LoadedSettings, Settings, redacted, secrets_of
+from app.stores import Stores, StoresRefused, open_stores
+from app.upstream.demo import demo_chains, demo_examples
+from app.upstream.purse import Accounts
+from app.wiring import CannotStart, MonotonicClock, build_chain, build_upstream, heights_kept, min_useful_s
 
 __all__ = [
     "Builder",
@@ -63,12 +43,6 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 0.25
-_MIN_USEFUL_S = 0.5
-_MIN_USEFUL_SHARE = 0.15
-
-
-class CannotStart(Exception):
-    """Why nothing is served: one clear line, without a secret and without the places of secret files."""
 
 
 def prepare_logging(loaded: LoadedSettings, request_id: ContextVar[str | None]) -> None:
@@ -95,14 +69,6 @@ def watch_loop(house: House) -> None:
 
     install_fault_hooks(count)
     asyncio.get_running_loop().set_exception_handler(loop_fault_handler(count))
-
-
-class MonotonicClock:
-    """The clock of a running house."""
-
-    def now(self) -> float:
-        """Monotonic seconds."""
-        return time.monotonic()
 
 
 class House:
@@ -175,28 +141,33 @@ class House:
 
 
 @asynccontextmanager
-async def open_house(settings: Settings) -> AsyncIterator[House]:
-    """A running house: everything is started inside and has ended when the block is left, whichever way."""
+async def open_house(settings: Settings, *, anchoring: bool = True) -> AsyncIterator[House]:
+    """A running house: everything is started inside and has ended when the block is left, whichever way. Without `anchoring`
+    no anchors are made or looked for."""
     metrics = Metrics(
         version=__version__,
         git_sha=os.environ.get("COPATH_GIT_SHA", "unknown"),
         compat_names=settings.metrics.compat_names,
-        queue_wait_limit_s=settings.admission.request_timeout_secs - _min_useful_s(settings),
+        queue_wait_limit_s=settings.admission.request_timeout_secs - min_useful_s(settings),
     )
     metrics.start_time_seconds.set_to_current_time()
     async with AsyncExitStack() as parts:
         builder = await _started_builder(settings, metrics, parts)
+        stores = await _opened_stores(settings, metrics, parts)
         accounts = Accounts()
         chains = []
-        for chain_settings in settings.chains:
-            upstream = _build_upstream(chain_settings, chain_settings.upstream_list, accounts, metrics, parts)
-            chain = _build_chain(chain_settings, settings, upstream, builder, metrics)
+        for chosen in settings.chains:
+            upstream = build_upstream(chosen, chosen.upstream_list, accounts, metrics, parts)
+            chain = await build_chain(chosen, settings, upstream, builder, stores, metrics, parts, anchoring=anchoring)
             parts.push_async_callback(chain.aclose)
             chains.append(chain)
+        await asyncio.gather(*(chain.restore() for chain in chains))
         house = House(chains, builder, metrics, _build_door(settings, chains), MonotonicClock())
         async with asyncio.TaskGroup() as group:
-            heart = Loop("heartbeat")
-            tasks = [group.create_task(supervise(heart, house.beat, metrics), name=heart.name)]
+            loops = [(Loop("heartbeat"), house.beat), (Loop("stores"), stores.run)]
+            for loop, _ in loops:
+                metrics.register_task(loop.name)
+            tasks = [group.create_task(supervise(loop, body, metrics), name=loop.name) for loop, body in loops]
             tasks += [group.create_task(chain.run(), name=f"chain:{chain.name}") for chain in chains]
             house.started = True
             try:
@@ -214,17 +185,11 @@ async def open_upstreams(settings: Settings) -> AsyncIterator[tuple[Builder, dic
     async with AsyncExitStack() as parts:
         builder = await _started_builder(settings, metrics, parts)
         alone = {
-            (chain.name, node.name): _build_upstream(chain, (node,), accounts, metrics, parts)
+            (chain.name, node.name): build_upstream(chain, (node,), accounts, metrics, parts)
             for chain in settings.chains
             for node in chain.upstream_list
         }
         yield builder, alone
-
-
-def heights_kept(node: UpstreamSettings) -> tuple[int, ...] | None:
-    """The heights that a chain shipped with the program has, lowest first; None for a real node."""
-    url = str(node.url)
-    return demo_heights(url.removeprefix("demo:").strip("/")) if url.startswith("demo:") else None
 
 
 def _build_door(settings: Settings, chains: Sequence[Chain]) -> Door:
@@ -237,11 +202,6 @@ def _build_door(settings: Settings, chains: Sequence[Chain]) -> Door:
     return Door(gate(places.max_in_flight_requests), by_key, gate(places.max_warm_in_flight))
 
 
-def _min_useful_s(settings: Settings) -> float:
-    """With less than this left of its deadline a request is refused rather than begun: building and sending take some time."""
-    return min(_MIN_USEFUL_S, _MIN_USEFUL_SHARE * settings.admission.request_timeout_secs)
-
-
 async def _started_builder(settings: Settings, metrics: Metrics, parts: AsyncExitStack) -> Builder:
     opening = open_builder(settings.build.processes, metrics.builder_pool_breaks_total.inc)
     try:
@@ -251,88 +211,8 @@ async def _started_builder(settings: Settings, metrics: Metrics, parts: AsyncExi
         raise CannotStart(f"build.processes: the processes that build blocks cannot be started: {reason}") from error
 
 
-def _build_chain(
-    chosen: ChainSettings, settings: Settings, upstream: Upstream, builder: Builder, metrics: Metrics
-) -> Chain:
-    rules = ChainRules(
-        key=chosen.chain_key,
-        name=chosen.name,
-        chain_id=chosen.chain_id,
-        family=chosen.family,
-        anchor_source=chosen.anchors.source,
-        finality=FinalityRule(chosen.finality.mode, chosen.finality.depth),
-        max_in_flight=settings.admission.max_in_flight_per_chain,
-        max_fills=chosen.cache.max_concurrent_block_fills,
-        max_queued_fills=chosen.cache.max_queued_fills,
-        cache_bytes=chosen.cache.merkle_max_bytes,
-        backfill=chosen.cache.merkle_backfill_enabled,
-        retention_blocks=chosen.cache.merkle_retention_blocks,
-        anchor_interval=chosen.anchors.interval,
-        fill_deadline_s=settings.admission.request_timeout_secs,
-        min_useful_s=_min_useful_s(settings),
-        saturation_threshold_s=settings.saturation.threshold_secs,
-        saturation_expiry_s=settings.saturation.expiry_secs,
-    )
-    anchors = _build_anchors(chosen.chain_key, chosen.anchors)
-    chain = Chain(rules, upstream, builder, anchors, metrics, MonotonicClock(), ledger=MemoryLedger())
-    for loop in chain.loops:
-        metrics.register_task(loop.name)
-    metrics.before_scrape(Figures(chain, metrics).publish)
-    return chain
-
-
-def _build_upstream(
-    chosen: ChainSettings,
-    nodes: Sequence[UpstreamSettings],
-    accounts: Accounts,
-    metrics: Metrics,
-    parts: AsyncExitStack,
-) -> Upstream:
-    metrics.register_chain(chosen.name, chosen.chain_key, [each.name for each in nodes])
-    routing = chosen.routing
-    rules = RoutingRules(
-        freshness_blocks=routing.frontier_freshness_blocks,
-        grace_s=routing.primary_grace_secs,
-        primary_retry_cap_s=routing.primary_retry_cap_secs,
-        hedge=routing.hedge == "on",
-    )
-    upstream = Failover([_build_node(each, chosen, accounts, metrics) for each in nodes], rules=rules)
-    parts.push_async_callback(upstream.aclose)
-    metrics.before_scrape(UpstreamFigures(chosen.name, upstream, metrics).publish)
-    return upstream
-
-
-def _build_node(chosen: UpstreamSettings, chain: ChainSettings, accounts: Accounts, metrics: Metrics) -> EvmNode:
-    url = str(chosen.url)
+async def _opened_stores(settings: Settings, metrics: Metrics, parts: AsyncExitStack) -> Stores:
     try:
-        transport = demo_transport(url) if url.startswith("demo:") else None
-    except ValueError as error:
-        raise CannotStart(f"chain {chain.name}: {error}") from None
-    limits = NodeLimits(attempt_timeout_s=chain.routing.attempt_timeout_secs)
-    if chosen.max_concurrent is not None:
-        limits = replace(limits, max_connections=chosen.max_concurrent)
-    account = accounts.of(url, chosen.headers, chosen.units_per_second, chosen.units_per_day)
-    return EvmNode(
-        chosen.name,
-        url,
-        ws_url=chosen.ws_url,
-        chain_id=chain.chain_id,
-        derives_from=chosen.derives_from,
-        headers=chosen.headers,
-        limits=limits,
-        transport=transport,
-        observer=Counting(metrics, chain.name, chosen.name),
-        purse=Purse(prices_of(chosen.price), account),
-    )
-
-
-def _build_anchors(chain_key: int, chosen: AnchorSettings) -> Anchors | None:
-    if chosen.source == "self":
-        return SelfAttested(chain_key, chosen.genesis, chosen.interval, chosen.checkpoint_every)
-    return None
-
-
-if TYPE_CHECKING:
-    _fits: type[Upstream] = Failover
-    _anchors_fit: type[Anchors] = SelfAttested
-    _ledger_fits: type[Ledger] = MemoryLedger
+        return await parts.enter_async_context(open_stores(settings, metrics))
+    except StoresRefused as refused:
+        raise CannotStart(str(refused)) from refused

@@ -112,6 +112,8 @@ def test_every_setting_is_read_or_is_said_to_do_nothing_yet() -> None:
         ROOT / "app" / name
         for name in (
             "house.py",
+            "stores.py",
+            "wiring.py",
             "asgi.py",
             "serving/__init__.py",
             "serving/listener.py",

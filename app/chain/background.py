@@ -49,7 +49,7 @@ class Background:
         self.anchored = asyncio.Event()
         """Set once every height finalized at that moment was anchored, or at once where there are no anchors to make."""
         self._anchoring: Anchoring | None = None
-        if anchors is None:
+        if anchors is None or not rules.anchoring:
             self.anchored.set()
         else:
             self._anchoring = Anchoring(rules, anchors, head, root_at, turns, metrics, self.anchored)

@@ -31,7 +31,7 @@ from .finding import Finding
 from .head import HeadTracker
 from .keeping import Keeping
 from .known import Known
-from .listing import listing_of
+from .listing import listing_of, reasons_of
 from .load import Load
 from .news import News
 from .ports import Anchors, BlockStore, Builder, Clock, Ledger, Upstream
@@ -95,7 +95,19 @@ class Chain:
         self.keeping = (
             None
             if ledger is None
-            else Keeping(rules.name, ledger, store, builder, self.cache, clock, jitter, on_restored=self.head.restore)
+            else Keeping(
+                rules.name,
+                upstream,
+                ledger,
+                store,
+                builder,
+                self.cache,
+                clock,
+                jitter,
+                head=lambda: self.head.heads.head,
+                on_restored=self.head.restore,
+                on_foreign=self._on_foreign,
+            )
         )
         self._attesting = Waiting()
         self._known = Known(rules.key, self.cache, anchors, self.roots)
@@ -183,12 +195,7 @@ class Chain:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why it is not, or not fully, servable. Stable words: no figures, no addresses."""
-        found = []
-        if self.chain_id is None:
-            found.append("chain id not known yet")
-        found += self.head.reasons
-        found += [f"background loop {loop.name} is down" for loop in self.loops if not loop.up]
-        return tuple(found)
+        return reasons_of(self)
 
     @property
     def saturated(self) -> bool:
@@ -310,6 +317,13 @@ class Chain:
             self.roots.note(block.height, note.usc_root)
         if self.keeping is not None:
             self.keeping.landed(block, note if was_final and ref.height is not None else None)
+
+    def _on_foreign(self) -> None:
+        """What was taken from the ledger so far is of another chain."""
+        self.head.forget()
+        self.canon.overtake(0)
+        self.roots.forget_from(0)
+        self._background.overtake(0)
 
     def _on_head(self) -> None:
         self._attesting.note(self.attested_height, self._clock.now())

@@ -63,9 +63,10 @@ class Finding:
 
     async def by_height(self, height: int, priority: Priority = Priority.REQUEST) -> tuple[ProvableBlock, bool]:
         """The canonical block at `height`. Raises `BlockNotOnSourceChain`, and what a fill raises."""
+        await self._recall(height)
         for _ in range(REPLACED_TRIES):
-            pinned = self._cache.hash_at(height) or await self._final_hash(height)
-            held = None if pinned is None else self._filling.held(pinned) or await self._kept(pinned)
+            pinned = self._cache.hash_at(height)
+            held = None if pinned is None else self._filling.held(pinned)
             if held is None or pinned is None:
                 break
             if await self._canon.holds(height, pinned):
@@ -79,7 +80,7 @@ class Finding:
 
     async def by_hash(self, block_hash: bytes) -> tuple[ProvableBlock, bool]:
         """The block of that hash, if it is canonical; else `BlockNotOnSourceChain`."""
-        block = self._filling.held(block_hash) or await self._kept(block_hash)
+        block = await self._at_hand(block_hash)
         at_hand = block is not None
         if block is None:
             block = await self._filling.block(BlockRef(block_hash=block_hash))
@@ -131,7 +132,7 @@ class Finding:
 
     async def _at(self, position: Position) -> tuple[ProvableBlock, bool] | None:
         """The block that a position names; None when it is not the canonical one there by now."""
-        block = self._filling.held(position.block_hash) or await self._kept(position.block_hash)
+        block = await self._at_hand(position.block_hash)
         if block is not None:
             return (block, True) if await self._holds(block) else None
         try:
@@ -157,8 +158,18 @@ class Finding:
             self._keeping.noted(self._note_of(block))
         return True
 
-    async def _kept(self, block_hash: bytes) -> ProvableBlock | None:
-        return None if self._keeping is None else await self._keeping.block(block_hash)
+    async def _at_hand(self, block_hash: bytes) -> ProvableBlock | None:
+        """The block from memory, or else from what was kept. It may have landed while that was looked into."""
+        held = self._filling.held(block_hash)
+        if held is not None or self._keeping is None:
+            return held
+        return await self._keeping.block(block_hash) or self._filling.held(block_hash)
+
+    async def _recall(self, height: int) -> None:
+        """Brings into memory what was kept of the block at `height`, if it is not there and something was."""
+        block_hash = self._cache.hash_at(height) or await self._final_hash(height)
+        if block_hash is not None:
+            await self._at_hand(block_hash)
 
     async def _final_hash(self, height: int) -> bytes | None:
         """The block noted as final at `height`, which is thereby pinned."""

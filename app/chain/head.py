@@ -131,6 +131,12 @@ class HeadTracker:
         if self.heads.finalized is None:
             self.heads = Heads(safe=finalized, finalized=finalized, by="depth")
 
+    def forget(self) -> None:
+        """What was final was so on another chain: everything begins anew with the next poll."""
+        self.heads = Heads()
+        self._seen = SeenBlocks()
+        self._steady, self._steady_final = Steadiness(), Steadiness()
+
     async def run(self) -> None:
         """Polls until cancelled. A failed poll is remembered and tried again at the next turn; it does not end the loop."""
         rounds = Rounds(self._upstream.herald, self._clock, self._pause, self._interval_s)

@@ -27,6 +27,7 @@ from app.core.provable_block import ProvableBlock
 
 from .cache import BlockCache
 from .flight import Flights, Stage
+from .kinship import Kinship, Nodes, kinship_of
 from .ports import BlockStore, Builder, Clock, Ledger
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class Keeping:
     def __init__(
         self,
         chain: str,
+        nodes: Nodes,
         ledger: Ledger,
         store: BlockStore | None,
         builder: Builder,
@@ -62,10 +64,14 @@ class Keeping:
         clock: Clock,
         jitter: Callable[[], float] = random.random,
         *,
+        head: Callable[[], int | None],
         on_restored: Callable[[int], None] = lambda finalized: None,
+        on_foreign: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_restored` hears once which height was final when the ledger was last written to."""
+        """`head` is the newest height that nodes were heard to have. `on_restored` hears once which height was final when the
+        ledger was last written to, `on_foreign` that this was another chain."""
         self._chain = chain
+        self._nodes = nodes
         self._ledger = ledger
         self._store = store
         self._builder = builder
@@ -80,7 +86,10 @@ class Keeping:
         self._finalized: int | None = None
         self._wake = asyncio.Event()
         self._noted: LRUCache[int, bytes] = LRUCache(4096)
+        self._head = head
         self._on_restored = on_restored
+        self._on_foreign = on_foreign
+        self.kinship = Kinship.UNSEEN
         self._restored = False
         self._failures = 0
         self._silent_until = 0.0
@@ -141,7 +150,7 @@ class Keeping:
         return None
 
     async def _told(self, ask: Callable[[], Awaitable[T]]) -> T | None:
-        if self._clock.now() < self._silent_until:
+        if self._clock.now() < self._silent_until or self.kinship not in (Kinship.UNSEEN, Kinship.SAME):
             return None
         try:
             async with asyncio.timeout(READ_LIMIT_S):
@@ -234,6 +243,7 @@ class Keeping:
             return
         finalized, self._finalized = self._finalized, None
         try:
+            await self._require_kin()
             await self._note_all()
             if finalized is not None:
                 await self._ledger.note_finalized(finalized)
@@ -242,6 +252,19 @@ class Keeping:
             if self._finalized is None:
                 self._finalized = finalized
             self._note_failure()
+
+    async def _require_kin(self) -> None:
+        """Raises `StoreUnavailable` while it is not known that the ledger is that of this chain."""
+        if self.kinship in (Kinship.UNSEEN, Kinship.UNKNOWN):
+            self.kinship = await kinship_of(self._ledger, self._nodes, self._head())
+            if self.kinship is Kinship.FOREIGN:
+                log.error(
+                    "the ledger remembers another chain under this key: nothing of it is used",
+                    extra={"chain": self._chain},
+                )
+                self._on_foreign()
+        if self.kinship is not Kinship.SAME:
+            raise StoreUnavailable(self.kinship.value)
 
     async def _note_all(self) -> None:
         async with self._writing:
@@ -263,6 +286,8 @@ class Keeping:
 
     async def done(self) -> tuple[tuple[int, int], ...]:
         """As the ledger says."""
+        if self.kinship is Kinship.FOREIGN:
+            raise StoreUnavailable(self.kinship.value)
         return await self._ledger.done()
 
     async def finalized(self) -> int | None:
@@ -271,6 +296,7 @@ class Keeping:
 
     async def note(self, blocks: Sequence[Noted]) -> None:
         """As the ledger does, for those that were not noted just so before."""
+        await self._require_kin()
         async with self._writing:
             await self._note_new(blocks)
 
@@ -284,6 +310,8 @@ class Keeping:
 
     async def forget_from(self, height: int) -> None:
         """As the ledger does; what waits from there on is not noted any more."""
+        if self.kinship is Kinship.FOREIGN:
+            return
         async with self._writing:
             self._noted.clear()
             self._strike(lambda noted: noted.height >= height)
@@ -291,6 +319,8 @@ class Keeping:
 
     async def forget_below(self, height: int) -> None:
         """As the ledger does; what waits below is not noted any more, but for what somebody asked for."""
+        if self.kinship is Kinship.FOREIGN:
+            return
         async with self._writing:
             self._strike(lambda noted: noted.height < height and not noted.asked)
             await self._ledger.forget_below(height)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .backfill import State
+from .kinship import Kinship
 
 if TYPE_CHECKING:
     from .chain import Chain
@@ -29,6 +30,8 @@ def listing_of(chain: Chain, upstreams: list[dict[str, object]]) -> dict[str, ob
             "source": chain.anchor_source,
             "genesis": None if chain.anchors is None else chain.anchors.genesis,
             "attestedHeight": chain.attested_height,
+            "checkpointHeight": None if chain.anchors is None else chain.anchors.checkpoint_height,
+            **({} if chain.anchors is None else chain.anchors.state()),
             **({"note": "development: accepted by no chain"} if chain.anchor_source == "self" else {}),
             **({"stalled": chain.anchoring_stalled} if chain.anchoring_stalled else {}),
         },
@@ -54,3 +57,17 @@ def _backfill_of(chain: Chain) -> dict[str, object]:
         "lowest": backfill.lowest,
         **({"error": backfill.last_error} if backfill.state is State.FAILING else {}),
     }
+
+
+def reasons_of(chain: Chain) -> tuple[str, ...]:
+    """Why a chain is not, or not fully, servable. Stable words: no figures, no addresses."""
+    found = []
+    if chain.chain_id is None:
+        found.append("chain id not known yet")
+    found += chain.head.reasons
+    if chain.keeping is not None and chain.keeping.kinship is Kinship.FOREIGN:
+        found.append("the ledger remembers another chain under this key")
+    if chain.anchors is not None and (how := chain.anchors.state().get("state", "ok")) != "ok":
+        found.append(f"anchors are {how}")
+    found += [f"background loop {loop.name} is down" for loop in chain.loops if not loop.up]
+    return tuple(found)

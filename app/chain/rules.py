@@ -24,6 +24,7 @@ class ChainRules:
     backfill: bool = False
     retention_blocks: int | None = None
     anchor_interval: int = 10
+    anchoring: bool = True
     fill_deadline_s: float = 120.0
     min_useful_s: float = 0.5
     head_interval_s: float = 2.0

@@ -11,10 +11,6 @@ from app.settings.models import ChainSettings, Settings
 
 # Dotted paths, chains and upstreams without their place; a path stands for everything below it, `path=value` for that value.
 NOT_YET_IN_FORCE = (
-    "database_url",
-    "block_store_url",
-    "block_store",
-    "consumers",
     "chains.anchors.source=static",
     "chains.anchors.source=creditcoin",
 )

@@ -47,9 +47,11 @@ def demo_settings(
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, object] | None = None,
 ) -> LoadedSettings:
-    """The settings of the demo: the given chains, each as an entry of `chains` in the file, and defaults for all else, under
-    the environment and the command line."""
+    """The settings of the demo: the given chains, each as an entry of `chains` in the file, nothing kept on the disk, and
+    defaults for all else, under the environment and the command line."""
     tree = Tree("demo")
+    tree.put(("database_url",), "sqlite+aiosqlite:///:memory:", "demo")
+    tree.put(("block_store_url",), None, "demo")
     for chain in chains:
         tree.put(("chains", str(chain["chain_key"])), dict(chain), "demo")
     return _finished(tree, environ or {}, flags or {}, [])

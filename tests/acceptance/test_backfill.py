@@ -181,7 +181,8 @@ def test_B48_a_budget_of_bytes_holds_while_the_window_moves_on_and_no_block_is_f
 
 
 def backfill(place: Path, recorded: Recorded, first: int, last: int) -> subprocess.CompletedProcess[str]:
-    config = {"block_store_url": None, "build": {"processes": 1}, "chains": [recorded.configured]}
+    kept = {"database_url": f"sqlite+aiosqlite:///{place / 'copath.db'}", "block_store_url": None}
+    config = {**kept, "build": {"processes": 1}, "chains": [recorded.configured]}
     (place / "config.yaml").write_text(yaml.safe_dump(config))
     command = ["-m", "app", "backfill", "--config", str(place / "config.yaml"), "--chain", recorded.name]
     return subprocess.run(

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from app.chain.chain import REPLACED_TRIES, Found
+from app.chain.chain import Found
+from app.chain.finding import REPLACED_TRIES
 from app.core.blocks import BlockRef, Position
 from app.core.errors import (
     AttestationsMissing,

@@ -7,6 +7,8 @@ import asyncio
 import pytest
 
 from app.anchors.self_attested import SelfAttested
+from app.chain.kinship import Kinship
+from app.core.blocks import Noted
 from app.core.errors import RpcUnavailable
 from app.core.provable_block import ProvableBlock
 from tests.chain.kept import KeptBlocks, KeptLedger
@@ -221,3 +223,51 @@ async def test_roots_that_lead_to_another_digest_are_not_believed_twice() -> Non
     right = await recorded.chain.continuity(BUSY, BUSY)
     recorded.chain.roots.note(BUSY, b"\x11" * 32)
     assert await recorded.chain.continuity(BUSY, BUSY) == right
+
+
+# --- another chain under the same key -------------------------------------------------------------------------------
+
+
+async def test_a_ledger_of_another_chain_is_neither_believed_nor_changed() -> None:
+    site = Site()
+    site.ledger.final = LAST
+    site.ledger.blocks = {
+        height: Noted(height, height.to_bytes(32, "big"), b"\x22" * 32) for height in range(BUSY - 3, BUSY + 3)
+    }
+    before = dict(site.ledger.blocks)
+    recorded = site.chain()
+    await recorded.chain.restore()
+    assert recorded.chain.head.heads.finalized == LAST
+    await recorded.see(LAST, finalized=BUSY - 5)
+    keeping = recorded.chain.keeping
+    assert keeping is not None
+    await keeping.flush()
+    assert keeping.kinship is Kinship.FOREIGN
+    await recorded.see(LAST, finalized=BUSY - 5)
+    assert recorded.chain.head.heads.finalized == BUSY - 5
+    assert (await recorded.at(BUSY)).block_hash == HASH
+    assert (await recorded.at(BUSY - 5)).block_hash == hash_of(sepolia(BUSY - 5))
+    recorded.chain._on_reorg(BUSY - 5)
+    await keeping.forget_from(0)
+    await keeping.forget_below(LAST)
+    await keeping.flush()
+    assert site.ledger.blocks == before
+    assert "the ledger remembers another chain under this key" in recorded.chain.reasons
+
+
+async def test_a_ledger_that_shares_no_height_with_the_nodes_yet_waits() -> None:
+    site = Site()
+    await site.after()
+    recorded = site.chain(last=BUSY - 1)
+    await recorded.see(BUSY - 1, finalized=BUSY - 5)
+    keeping = recorded.chain.keeping
+    assert keeping is not None
+    await keeping.flush()
+    assert keeping.kinship is Kinship.UNKNOWN
+    assert await keeping.hash_at(BUSY) is None
+    recorded.put(sepolia(BUSY))
+    await recorded.see(BUSY, finalized=BUSY)
+    recorded.clock.move(60)
+    await keeping.flush()
+    assert keeping.kinship is Kinship.SAME
+    assert await keeping.hash_at(BUSY) == HASH

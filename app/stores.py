@@ -1,0 +1,102 @@
+"""What lasts, opened: the database with the ledgers of all chains, and the blocks beside it.
+
+A database that is not there yet keeps nobody from being served: it is waited for in the background, and what it would have known
+is asked of the nodes. One that will never do, because of its URL, its password or its version, is refused at the start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from app.core.lasting import StoreUnavailable
+from app.metrics import Metrics
+from app.settings import Settings
+from app.store.anchor_rows import SqlAnchorRows
+from app.store.blocks import BlockStoreRules, ChainBlocks, PackedBlocks, open_block_store
+from app.store.database import Database, DatabaseRefused, open_database
+from app.store.ledger import SqlLedger
+from app.store.migrating import make_ready, until_ready
+
+log = logging.getLogger(__name__)
+
+START_LIMIT_S = 5.0
+"""How long a start waits for the database. Whoever changes its tables may take longer; they are then waited for meanwhile."""
+
+
+class StoresRefused(Exception):
+    """Why nothing can be kept where it should be: one clear line, without a secret."""
+
+
+class Stores:
+    """Owned by the house, which runs `run`."""
+
+    def __init__(self, database: Database, blocks: PackedBlocks | None) -> None:
+        self.database = database
+        self._blocks = blocks
+
+    def __repr__(self) -> str:
+        return f"<Stores {self.database!r} {self._blocks!r}>"
+
+    def ledger_of(self, chain_key: int) -> SqlLedger:
+        """What is remembered of one chain."""
+        return SqlLedger(self.database, chain_key)
+
+    def anchor_rows_of(self, chain_key: int, source: str) -> SqlAnchorRows:
+        """The anchors that are kept of one chain and source."""
+        return SqlAnchorRows(self.database, chain_key, source)
+
+    def blocks_of(self, chain_key: int, name: str) -> ChainBlocks | None:
+        """The blocks of one chain, where blocks are kept."""
+        return None if self._blocks is None else self._blocks.of(chain_key, name)
+
+    async def run(self) -> None:
+        """Until cancelled: waits for the database where it was not to be had, and writes blocks behind the requests."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.Event().wait())  # there may be nothing to do
+            if not self.database.ready:
+                group.create_task(self._await_database())
+            if self._blocks is not None:
+                group.create_task(self._blocks.run())
+
+    async def _await_database(self) -> None:
+        try:
+            await until_ready(self.database)
+        except DatabaseRefused as refused:
+            log.error("database_refused", extra={"detail": str(refused)})
+
+
+@asynccontextmanager
+async def open_stores(settings: Settings, metrics: Metrics) -> AsyncIterator[Stores]:
+    """Everything that lasts; blocks that wait to be written are, when the block is left. Raises `StoresRefused`."""
+    async with AsyncExitStack() as parts:
+        try:
+            database = await parts.enter_async_context(open_database(settings.database_url))
+            await _ready_soon(database)
+            blocks = _open_blocks(settings, metrics)
+        except DatabaseRefused as refused:
+            raise StoresRefused(str(refused)) from refused
+        except ValueError as error:
+            raise StoresRefused(f"block_store_url: {error}") from None
+        if blocks is not None:
+            parts.push_async_callback(blocks.aclose)
+        yield Stores(database, blocks)
+
+
+async def _ready_soon(database: Database) -> None:
+    try:
+        async with asyncio.timeout(START_LIMIT_S):
+            await make_ready(database)
+    except (StoreUnavailable, TimeoutError):
+        log.warning("database_awaited", extra={"database": database.name})
+
+
+def _open_blocks(settings: Settings, metrics: Metrics) -> PackedBlocks | None:
+    if settings.block_store_url is None:
+        return None
+    chosen = settings.block_store
+    return open_block_store(
+        BlockStoreRules(settings.block_store_url, chosen.local_path, chosen.max_bytes, chosen.max_age_secs), metrics
+    )
