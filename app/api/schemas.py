@@ -199,11 +199,18 @@ class AttestedHeight(_CamelBody):
 
 
 class ChainAnchors(_CamelBody):
-    """Where anchors come from; `self` is accepted by no chain."""
+    """Where anchors come from; `self` is accepted by no chain. `state` (`ok`, `unread`, `stale` or `refused`), `age_seconds` and
+    `reason` tell how it goes to read those of others, `stalled` what keeps them from being made or read now."""
 
     source: Annotated[str, Field(pattern="^(none|self|static|creditcoin)$")]
     genesis: Exact | None = None
     attested_height: Exact | None = None
+    checkpoint_height: Exact | None = None
+    state: Annotated[str, Field(pattern="^(ok|unread|stale|refused)$")] | None = None
+    age_seconds: float | None = None
+    reason: str | None = None
+    stalled: str | None = None
+    note: str | None = None
 
 
 class ChainBackfill(_CamelBody):

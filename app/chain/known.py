@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.core.blocks import BlockRef
 from app.core.continuity import not_ready
-from app.core.errors import AttestationsMissing, BlockBeforeOrAtGenesis, ProofError
+from app.core.errors import AttestationsMissing, BlockBeforeOrAtGenesis, ProofError, RpcUnavailable
 from app.core.provable_block import ProvableBlock
 
 from .cache import BlockCache
@@ -38,8 +38,8 @@ class Known:
         return None if position is None else self.block(BlockRef(block_hash=position.block_hash))
 
     def require_anchored(self, lo: int, hi: int) -> None:
-        """Whether usc proofs of [lo, hi] can be anchored. Raises `AttestationsMissing`, `BlockBeforeOrAtGenesis` or
-        `BlockNotReady`."""
+        """Whether usc proofs of [lo, hi] can be anchored. Raises `AttestationsMissing`, `BlockBeforeOrAtGenesis`,
+        `BlockNotReady`, or `RpcUnavailable` while it could not be found out."""
         anchors = self._anchors
         if anchors is None:
             raise AttestationsMissing(f"attestations missing for chain {self._chain_key}")
@@ -49,6 +49,8 @@ class Known:
                 f"Block {lo} is before or at attestation genesis block {genesis}. "
                 f"The first block with a continuity proof is {genesis + 1}."
             )
+        if newest is None and not anchors.heard:
+            raise RpcUnavailable(f"the anchors of chain {self._chain_key} could not be read yet")
         if newest is None:
             raise AttestationsMissing(f"attestations missing for chain {self._chain_key}")
         if hi > newest:

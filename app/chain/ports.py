@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from app.core.blocks import BlockBodies, BlockName, BlockRef, Noted, Position, Sighting
@@ -141,6 +141,15 @@ class Anchors(Protocol):
     @property
     def poll_interval_s(self) -> float | None:
         """How often `advance` is to be called although the finalized height stands still; None: never."""
+        ...
+
+    @property
+    def heard(self) -> bool:
+        """Whether their source was ever read: until then nothing is known, not even that there are none."""
+        ...
+
+    def state(self) -> Mapping[str, object]:
+        """How reading the source goes, for listings: `state`, `ageSeconds`, `reason`, as far as there is anything to say."""
         ...
 
     def bracket(self, lo: int, hi: int) -> Bracket | None:

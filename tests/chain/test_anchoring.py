@@ -147,6 +147,7 @@ async def test_B22_two_minutes_of_nulls_leave_no_gap(caplog: pytest.LogCaptureFi
             "source": "self",
             "genesis": GENESIS,
             "attestedHeight": BUSY,
+            "checkpointHeight": None,
             "note": "development: accepted by no chain",
             "stalled": "RpcUnavailable",
         }
