@@ -433,7 +433,6 @@ REFUSED = [
         {},
         "chain_key 1]: has two upstreams of the same name",
     ),
-    (with_chain("anchors: {source: static}"), {}, "chain_key 1].anchors: source static needs path"),
     (with_chain("anchors: {source: creditcoin}"), {}, "chain_key 1].anchors: source creditcoin needs url"),
     (with_chain("finality: {depth: 0}"), {}, "chain_key 1].finality.depth: must be above 0"),
     (ONE_CHAIN, {"PROMETHEUS_MULTIPROC_DIR": "/tmp/x"}, "PROMETHEUS_MULTIPROC_DIR: must not be set"),
@@ -548,11 +547,18 @@ def test_a_url_is_shown_by_host(url: str, shown: str) -> None:
     assert redact_url(url) == shown
 
 
-def test_knobs_without_machinery_are_named_when_turned(load: Load) -> None:
+def test_knobs_without_machinery_are_named_when_turned(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = ("consumers", "chains.anchors.source=static")  # as if they were
+    monkeypatch.setattr("app.settings.landing.NOT_YET_IN_FORCE", waiting)
     assert load(ONE_CHAIN).not_in_force == []
     assert load(ONE_CHAIN, {"REQUEST_TIMEOUT_SECS": "5"}).not_in_force == []  # smaller defaults are nobody's doing
-    loaded = load("consumers: {rate: {enabled: true}}\n" + with_chain("anchors: {source: static, path: a}"))
-    assert loaded.not_in_force == ["chains[chain_key 1].anchors.source", "consumers.rate.enabled"]
+    loaded = load("consumers: {max_in_flight: 3}\n" + with_chain("anchors: {source: static, path: a}"))
+    assert loaded.not_in_force == ["chains[chain_key 1].anchors.source", "consumers.max_in_flight"]
+
+
+def test_every_knob_is_in_force(load: Load) -> None:
+    assert load(with_chain("anchors: {source: static}")).not_in_force == []  # of the rows of the database
+    assert load(with_chain("anchors: {source: creditcoin, url: 'ws://h'}")).not_in_force == []
 
 
 # --- sizes ----------------------------------------------------------------------------------------------------------

@@ -10,10 +10,7 @@ from pydantic import BaseModel
 from app.settings.models import ChainSettings, Settings
 
 # Dotted paths, chains and upstreams without their place; a path stands for everything below it, `path=value` for that value.
-NOT_YET_IN_FORCE = (
-    "chains.anchors.source=static",
-    "chains.anchors.source=creditcoin",
-)
+NOT_YET_IN_FORCE: tuple[str, ...] = ()
 
 
 def not_in_force(settings: Settings) -> list[str]:

@@ -159,8 +159,6 @@ class AnchorSettings(Model):
 
     @model_validator(mode="after")
     def _source_has_its_place(self) -> Self:
-        if self.source == "static" and self.path is None:
-            raise ValueError("source static needs path, the file that the anchors are in")
         if self.source == "creditcoin" and self.url is None:
             raise ValueError("source creditcoin needs url, the node that the anchors are read from")
         return self
