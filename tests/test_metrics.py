@@ -17,7 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from app.core import errors
 from app.metrics import NO_CHAIN, OUTCOMES, Metrics
-from app.metrics.labels import CONTENT_CHECKS
+from app.metrics.labels import CONTENT_CHECKS, UPSTREAM_METHODS
+from app.settings.kinds import METHODS
+from app.upstream.subscription import EVENT
 
 APP = Path(__file__).parent.parent / "app"
 ROUTE = "/api/v1/proof/{chain_key}/{header_number}/{tx_index}"
@@ -245,3 +247,7 @@ def test_compat_names_are_valid_openmetrics_too() -> None:
     metrics.fill_queue_wait_duration_seconds.labels("ethereum", "backfill").observe(0.3)
     families = {family.name for family in parse_openmetrics(metrics.exposition(PROMETHEUS_3)[0].decode())}
     assert {"proof_gen_requests", "prover_queue_wait_duration_seconds"} <= families
+
+
+def test_what_may_have_a_price_is_what_is_called_and_what_is_announced() -> None:
+    assert set(METHODS) == {*UPSTREAM_METHODS, EVENT}

@@ -370,6 +370,27 @@ REFUSED = [
         "config.yaml: chains[chain_key 2].name: is the name of an earlier chain too",
     ),
     (with_chain("name: verify"), {}, "config.yaml: chains[chain_key 1].name: must not be verify"),
+    (with_chain("name: http"), {}, "config.yaml: chains[chain_key 1].name: must not be http"),
+    (
+        "chains: [{chain_key: 1, upstreams: [{name: a, url: 'wss://h', ws_url: 'wss://h'}]}]",
+        {},
+        "upstreams.0: ws_url goes with a url that is http:// or https://",
+    ),
+    (
+        "chains: [{chain_key: 1, upstreams: [{name: a, url: 'https://h', ws_url: 'https://h'}]}]",
+        {},
+        "upstreams.0.ws_url: must begin with ws:// or wss://",
+    ),
+    (
+        "chains: [{chain_key: 1, upstreams: [{name: a, url: 'https://h', price: {eth_getBlockReciepts: 20}}]}]",
+        {},
+        "eth_getBlockReciepts is no method that is called here; did you mean eth_getBlockReceipts?",
+    ),
+    (
+        "chains: [{chain_key: 1, upstreams: [{name: a, url: 'https://h', price: {getBlock: 20}}]}]",
+        {},
+        "getBlock is no method that is called here; called are eth_chainId, eth_blockNumber",
+    ),
     (with_chain("name: Main"), {}, "config.yaml: chains[chain_key 1].name: must be lower-case"),
     (with_chain("name: '1a'"), {}, "config.yaml: chains[chain_key 1].name: must be lower-case"),
     (with_chain('name: "main\\n"'), {}, "config.yaml: chains[chain_key 1].name: must be lower-case"),

@@ -131,6 +131,8 @@ def not_ready(house: Lobby | None) -> list[str]:
     reasons = []
     if house.draining:
         reasons.append("draining")
+    if house.heartbeat_age_s > _DEAD_AFTER_S:
+        reasons.append("heartbeat has stopped")
     if house.loop_lag_s > _LAGGING_ABOVE_S:
         reasons.append("event loop lags")
     if not _any_servable(house):

@@ -5,9 +5,11 @@ No message repeats a value: it may be a secret in the wrong place.
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 import math
 import re
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Annotated, TypeVar
 from urllib.parse import urlsplit
@@ -118,6 +120,37 @@ def _network(value: str) -> str:
         return str(ipaddress.ip_network(value, strict=False))
     except ValueError:
         raise ValueError("must be an address or a network such as 10.0.0.0/8") from None
+
+
+METHODS = (
+    "eth_chainId",
+    "eth_blockNumber",
+    "eth_getBlockByNumber",
+    "eth_getBlockByHash",
+    "eth_getBlockReceipts",
+    "eth_getTransactionByHash",
+    "eth_getTransactionReceipt",
+    "eth_subscribe",
+    "eth_unsubscribe",
+    "eth_subscription",
+)
+"""What may have a price: everything that an upstream is called with, and what it announces."""
+
+_FOREIGN = re.compile(
+    r"(?:eth|net|web3|debug|trace|txpool|erigon|engine|admin|parity|bor|zks|arb|alchemy|qn)_\w+", re.ASCII
+)
+
+
+def priced_methods(prices: Mapping[str, float]) -> Mapping[str, float]:
+    """Of a whole price list methods that are never called may stand there too; what is close to one that is, is misspelt."""
+    for method in prices:
+        if method in METHODS:
+            continue
+        close = difflib.get_close_matches(method, METHODS, n=1, cutoff=0.93)
+        if close or not _FOREIGN.fullmatch(method):
+            hint = f"did you mean {close[0]}?" if close else f"called are {', '.join(METHODS)}"
+            raise ValueError(f"{method} is no method that is called here; {hint}")
+    return prices
 
 
 Count = Annotated[int, BeforeValidator(no_boolean), AfterValidator(_above_zero), Field(le=_LARGEST)]

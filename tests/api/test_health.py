@@ -80,6 +80,13 @@ async def test_readiness_has_the_reference_servers_fields(client: httpx2.AsyncCl
     ]
 
 
+async def test_a_heartbeat_that_has_stopped_is_a_reason(client: httpx2.AsyncClient, house: RecordedHouse) -> None:
+    assert await ready(client) == (200, [])
+    house.heartbeat_age_s = 6.0
+    assert await ready(client) == (503, ["heartbeat has stopped"])
+    assert (await client.get("/livez")).status_code == 503
+
+
 async def test_a_lagging_loop_is_not_ready_but_alive(client: httpx2.AsyncClient, house: RecordedHouse) -> None:
     house.loop_lag_s = 1.1
     assert (await ready(client))[0] == 503
