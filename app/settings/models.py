@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from app.settings.kinds import (
     AnchorUrl,
@@ -29,6 +29,7 @@ from app.settings.kinds import (
     SubscriptionUrl,
     UpstreamUrl,
     no_boolean,
+    priced_methods,
     switch_word,
 )
 
@@ -114,7 +115,9 @@ class UpstreamSettings(Model):
     headers: Mapping[str, str] = Field(default_factory=dict, repr=False)
     headers_file: File | None = Field(default=None, repr=False)
     max_concurrent: Count | None = None
-    price: Literal["alchemy", "infura", "flat"] | Mapping[str, Price] = "flat"
+    price: Literal["alchemy", "infura", "flat"] | Annotated[Mapping[str, Price], AfterValidator(priced_methods)] = (
+        "flat"
+    )
     units_per_second: Rate | None = None
     units_per_day: Rate | None = None
 
@@ -193,6 +196,8 @@ class ChainSettings(Model):
     def _is_no_route(cls, name: str) -> str:
         if name == "verify":
             raise ValueError("must not be verify, which is a route beside the chains")
+        if name == "http":
+            raise ValueError("must not be http, which is the gate of the whole process in metrics")
         return name
 
     @property
