@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from app.anchors.creditcoin import Creditcoin
+from app.anchors.figures import AnchorFigures
 from app.anchors.node import CreditcoinNode
 from app.anchors.self_attested import SelfAttested
 from app.anchors.static import AnchorsRefused, Static
@@ -93,7 +94,7 @@ async def build_chain(
         saturation_threshold_s=settings.saturation.threshold_secs,
         saturation_expiry_s=settings.saturation.expiry_secs,
     )
-    anchors = await _build_anchors(chosen, upstream, stores, parts)
+    anchors = await _build_anchors(chosen, upstream, stores, metrics, parts)
     chain = Chain(
         rules,
         upstream,
@@ -156,7 +157,7 @@ def _build_node(chosen: UpstreamSettings, chain: ChainSettings, accounts: Accoun
 
 
 async def _build_anchors(
-    chain: ChainSettings, upstream: Upstream, stores: Stores, parts: AsyncExitStack
+    chain: ChainSettings, upstream: Upstream, stores: Stores, metrics: Metrics, parts: AsyncExitStack
 ) -> Anchors | None:
     key, chosen = chain.chain_key, chain.anchors
     rows = stores.anchor_rows_of(key, chosen.source)
@@ -171,7 +172,9 @@ async def _build_anchors(
             case "creditcoin":
                 node = CreditcoinNode(str(chosen.url))
                 parts.push_async_callback(node.aclose)
-                return Creditcoin(key, node, lambda: chain.chain_id or upstream.known_chain_id)
+                anchors = Creditcoin(key, node, lambda: chain.chain_id or upstream.known_chain_id)
+                metrics.before_scrape(AnchorFigures(chain.name, anchors, metrics).publish)
+                return anchors
     except (AnchorContradiction, AnchorsRefused) as refused:
         raise CannotStart(f"chain {chain.name}: anchors: {refused}") from refused
     return None

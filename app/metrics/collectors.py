@@ -229,6 +229,15 @@ class Metrics(BlockStoreMetrics):
         )
         self.chain_safe_head = gauge("chain_safe_head", "Newest height held to be safe.", "chain")
         self.chain_attested_head = gauge("chain_attested_head", "Newest anchored height.", "chain")
+        self.anchor_age_seconds = gauge(
+            "anchor_age_seconds", "Since anchors were last read from Creditcoin; since the start before that.", "chain"
+        )
+        self.anchor_polls_total = counter(
+            "anchor_polls_total", "Readings of the anchors of Creditcoin.", "chain", "result"
+        )
+        self.anchor_reverts_total = counter(
+            "anchor_reverts_total", "Times anchors that were read turned out not to stand any more.", "chain"
+        )
         self.backfill_lowest_height = gauge(
             "backfill_lowest_height", "Lowest height filled ahead of requests; 0 before the first.", "chain"
         )
@@ -282,6 +291,8 @@ class Metrics(BlockStoreMetrics):
             self.reorgs_total,
             self.chain_safe_head,
             self.chain_attested_head,
+            self.anchor_age_seconds,
+            self.anchor_reverts_total,
             self.backfill_lowest_height,
             self.backfill_remaining_blocks,
             self.saturated,
@@ -300,6 +311,7 @@ class Metrics(BlockStoreMetrics):
         _seed(self.block_cache_admission_rejected_total, chains, CACHE_REJECT_REASONS)
         _seed(self.upstream_route_total, chains, ROUTES_TAKEN)
         _seed(self.hedges_total, chains, ("won", "lost", "suppressed"))
+        _seed(self.anchor_polls_total, chains, ("ok", "failed", "refused"))
         self._seed_block_store(chains)
         _seed(self.upstream_requests_total, chains, upstreams, UPSTREAM_METHODS, UPSTREAM_RESULTS)
         _seed(self.upstream_units_total, chains, upstreams, PURPOSES)
