@@ -56,7 +56,9 @@ class Finding:
         self._keeping = keeping
         self._note_of = note_of
         self._clock = clock
-        self._positions: Flights[bytes, Position | None] = Flights(clock, first_stage=Stage.RESOLVING, jitter=jitter)
+        self._positions: Flights[tuple[bytes, bool], Position | None] = Flights(
+            clock, first_stage=Stage.RESOLVING, jitter=jitter
+        )
 
     def __repr__(self) -> str:
         return f"<Finding {self._rules.name} {self._positions!r}>"
@@ -97,14 +99,8 @@ class Finding:
         """
         for attempt in range(REPLACED_TRIES):
             position = self._cache.position_of(tx_hash)
-            if position is None and attempt == 0:
-                position = await self._kept_position(tx_hash)
             if position is None:
-                if tx_hash not in self._positions:
-                    require_useful(self._rules.min_useful_s, self._clock.now(), Stage.RESOLVING.value)
-                position = await self._positions.get(
-                    tx_hash, lambda _: self._position(tx_hash), deadline=deadline.get()
-                )
+                position = await self._asked_position(tx_hash, kept_will_do=attempt == 0)
             if position is None:
                 raise TxHashNotFound(f"tx hash not found: {to_hex(tx_hash)}")
             found = await self._at(position)
@@ -141,7 +137,19 @@ class Finding:
             return None
         return (block, at_hand) if block.block_hash == position.block_hash else None
 
-    async def _position(self, tx_hash: bytes) -> Position | None:
+    async def _asked_position(self, tx_hash: bytes, *, kept_will_do: bool) -> Position | None:
+        """Where the ledger, or else a node, says that the transaction is: asked once for all who want to know meanwhile."""
+        asked = (tx_hash, kept_will_do)
+        if asked not in self._positions:
+            require_useful(self._rules.min_useful_s, self._clock.now(), Stage.RESOLVING.value)
+        return await self._positions.get(
+            asked, lambda _: self._position(tx_hash, kept_will_do), deadline=deadline.get()
+        )
+
+    async def _position(self, tx_hash: bytes, kept_will_do: bool) -> Position | None:
+        kept = await self._kept_position(tx_hash) if kept_will_do else None
+        if kept is not None:
+            return kept
         position = await self._upstream.position(tx_hash)
         head = self._head.heads.head
         if position is not None and head is not None and position.height > head:
