@@ -14,6 +14,7 @@ RUN python -m venv --without-pip /opt/copath \
     && pip --python /opt/copath/bin/python install --no-cache-dir --require-hashes --only-binary=:all: --no-deps -r requirements.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY app ./app
+COPY migrations ./migrations
 # What builds the wheel goes again, with what it alone has need of.
 RUN pip --python /opt/copath/bin/python install --no-cache-dir --no-deps --no-build-isolation . \
     && pip --python /opt/copath/bin/python uninstall --yes hatchling editables pathspec pluggy trove-classifiers
