@@ -23,7 +23,7 @@ from app.core.errors import ContentInvalid, HeaderHashUnsupported, UnsupportedBl
 from app.core.hexadecimal import from_hex, from_hex_exact, parse_quantity, to_hex
 from app.core.keccak import keccak
 from app.core.rlp import decode, encode_bytes, encode_list_of_encoded, encode_uint
-from app.core.rpc_json import RpcBlock, RpcHeader, field_names
+from app.core.rpc_json import RpcBlock, RpcHeader, decode_block, field_names
 
 _RPC_ONLY_FIELDS = frozenset(
     {
@@ -97,6 +97,15 @@ def hash_header(block: RpcBlock, family: str) -> Header:
     except ValueError as error:
         raise ContentInvalid("decode", f"a header field: {error}") from error
     raise _unmet(block, family, f"no known form of the header hashes to {to_hex(expected)}")
+
+
+def require_hash(raw: bytes, family: str) -> None:
+    """Whether the header in the `result` of a block request hashes to the hash beside it; raises `ContentInvalid` when not.
+
+    Says nothing where that cannot be told: of family `frontier`, and of headers with fields that are not known here.
+    """
+    with suppress(HeaderHashUnsupported, UnsupportedBlockFormat):
+        hash_header(decode_block(raw), family)
 
 
 def unknown_fields(block: RpcBlock) -> list[str]:

@@ -48,7 +48,8 @@ logger = logging.getLogger("copath.upstream")
 class EvmNode:
     """One node and everything that is known of it. `aclose` it.
 
-    `name` is what logs, metrics and clients see; `chain_id` is the one configured, None to learn it from the node;
+    `name` is what logs, metrics and clients see; `chain_id` is the one configured, None to learn it from the node; `family` says
+    how its headers hash, None not to check those of its heads;
     `derives_from` names the node that this one follows and can never be ahead of. `url` may be that of a WebSocket, over which
     everything goes then, subscriptions too; beside another one, `ws_url` is for subscriptions alone.
     """
@@ -60,6 +61,7 @@ class EvmNode:
         *,
         ws_url: str | None = None,
         chain_id: int | None = None,
+        family: str | None = None,
         derives_from: str | None = None,
         headers: Mapping[str, str] | None = None,
         limits: NodeLimits | None = None,
@@ -71,6 +73,7 @@ class EvmNode:
         trust_env: bool = True,
     ) -> None:
         self.name = name
+        self.family = family
         self.capabilities = Capabilities()
         self.standing = Standing(chain_id)
         self.state = NodeState(name, derives_from)

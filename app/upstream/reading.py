@@ -15,6 +15,7 @@ import msgspec
 
 from app.core.blocks import BlockBodies, BlockName, BlockRef, Position
 from app.core.errors import ContentInvalid
+from app.core.headers import require_hash
 from app.core.hexadecimal import encode_quantity, parse_quantity, to_hex
 from app.core.journey import RETRY_PAUSE_S
 from app.core.resting import parted
@@ -78,7 +79,10 @@ class NodeReader:
         return name
 
     async def tagged(self, tag: str) -> BlockName | None:
-        """The block under a tag; None when the node answers with null or an error. Raises `ContentInvalid`, `CallFailed`."""
+        """The block under a tag; None when the node answers with null or an error. Raises `ContentInvalid`, `CallFailed`.
+
+        Its header hashes to its hash, where that can be told: nobody's head, and nothing final, rests on a made-up one.
+        """
         try:
             raw = await self._ask("eth_getBlockByNumber", [tag, False])
         except CallFailed as failure:
@@ -86,6 +90,8 @@ class NodeReader:
                 return None
             raise
         name = decode_block_name(raw)
+        if name is not None and self.node.family is not None:
+            require_hash(raw, self.node.family)
         if name is not None and tag == "latest":
             self.node.note_latest(name, self.patience.now())
         return name
