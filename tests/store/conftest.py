@@ -9,14 +9,15 @@ import pytest
 
 from app.store.database import Database, open_database
 from app.store.migrating import make_ready
+from tests.pgbouncer import pgbouncer
 from tests.postgres import PostgresServer, postgres, postgres_server
 
-__all__ = ["postgres", "postgres_server"]
+__all__ = ["pgbouncer", "postgres", "postgres_server"]
 
-KINDS = ("file", "memory", "postgresql")
+KINDS = ("file", "memory", "postgresql", "pgbouncer")
 
 
-@pytest.fixture(params=[kind for kind in KINDS if kind != "memory"])
+@pytest.fixture(params=["file", "postgresql", "pgbouncer"])
 async def url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
     """An empty database that several processes can have."""
     if request.param == "file":
@@ -24,35 +25,33 @@ async def url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[s
     else:
         server: PostgresServer = request.getfixturevalue("postgres_server")
         name = await server.create()
-        yield server.url(name)
+        yield request.getfixturevalue("pgbouncer").url(name) if request.param == "pgbouncer" else server.url(name)
         await server.drop(name)
 
 
 @pytest.fixture(scope="session")
-def migrated_template() -> list[str]:
-    """The name of a PostgreSQL database with all tables, once there is one: copying it is faster than migrating."""
+def migrated() -> list[str]:
+    """The name of a PostgreSQL database with all tables, once there is one: emptying it is faster than making it."""
     return []
 
 
 @pytest.fixture(params=KINDS)
-async def database(
-    request: pytest.FixtureRequest, tmp_path: Path, migrated_template: list[str]
-) -> AsyncIterator[Database]:
+async def database(request: pytest.FixtureRequest, tmp_path: Path, migrated: list[str]) -> AsyncIterator[Database]:
     """A database with all tables and nothing in them."""
-    if request.param != "postgresql":
+    if request.param in ("file", "memory"):
         place = {"file": f"sqlite+aiosqlite:///{tmp_path}/copath.db", "memory": "sqlite+aiosqlite://"}[request.param]
         async with open_database(place) as opened:
             await make_ready(opened)
             yield opened
         return
     server: PostgresServer = request.getfixturevalue("postgres_server")
-    if not migrated_template:
-        template = await server.create()
-        async with open_database(server.url(template)) as opened:
+    if not migrated:
+        name = await server.create()
+        async with open_database(server.url(name)) as opened:
             await make_ready(opened)
-        migrated_template.append(template)
-    name = await server.create(migrated_template[0])
-    async with open_database(server.url(name)) as opened:
+        migrated.append(name)
+    await server.empty(migrated[0])
+    entrance = request.getfixturevalue("pgbouncer") if request.param == "pgbouncer" else server
+    async with open_database(entrance.url(migrated[0])) as opened:
         opened.ready = True
         yield opened
-    await server.drop(name)

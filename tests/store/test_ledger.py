@@ -199,7 +199,7 @@ STEP = st.one_of(
 
 
 @given(steps=st.lists(STEP, max_size=12))
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_after_any_steps_it_says_what_the_obvious_ledger_says(
     database: Database, steps: Sequence[tuple[str, object]]
 ) -> None:
