@@ -92,6 +92,8 @@ _BY_STATUS: dict[int, type[ProofError]] = {
     415: errors.UnsupportedMediaType,
     422: errors.InvalidParameter,
 }
+_OPENINGS = {errors.RpcUnavailable.code: "rpc unavailable: "}
+"""How the reference server's messages of a code begin, where ours do not."""
 _RESERVED = frozenset({"code", "message", "retriable", "type", "title", "status", "detail", "instance"})
 
 
@@ -117,7 +119,11 @@ def answer(scope: Scope, refusal: ProofError, headers: dict[str, str] | None = N
     body: dict[str, object] = {"code": refusal.code, "message": refusal.message, "retriable": refusal.retriable}
     body.update((name, value) for name, value in refusal.extra.items() if name not in _RESERVED)
     media_type = "application/json"
-    if not visit.compatible:
+    if visit.compatible:
+        opening = _OPENINGS.get(refusal.code, "")
+        if not refusal.message.startswith(opening):
+            body["message"] = opening + refusal.message
+    else:
         media_type = PROBLEM_JSON
         body |= {
             "type": f"urn:copath:problem:{refusal.code}",

@@ -244,10 +244,11 @@ async def test_the_first_item_that_cannot_be_had_ends_the_batch_and_leaves_the_o
         assert sum(filled(recorded).values()) == 1
 
 
-async def test_a_pending_transaction_fails_the_batch_and_may_be_asked_for_again() -> None:
+async def test_a_pending_transaction_may_be_asked_for_again_and_fails_its_batch() -> None:
     recorded = await cold_chain(HEIGHTS)
     recorded.upstream.pending.add(bytes.fromhex(tx_hash(index=2)[2:]))
     async with asked(recorded) as doors:
-        pending = await post_by_tx(doors, [tx_hash(), tx_hash(index=2)])
-        assert (pending.status, pending.code, pending.json["retriable"]) == (404, "TxNotMined", True)
-        assert int(pending.headers["retry-after"]) >= 1
+        single = doors.ask(f"/api/v1/proof-by-tx/7/{tx_hash(index=2)}")
+        for pending in (await single, await post_by_tx(doors, [tx_hash(), tx_hash(index=2)])):
+            assert (pending.status, pending.code, pending.json["retriable"]) == (404, "TxNotMined", True)
+            assert int(pending.headers["retry-after"]) >= 1
