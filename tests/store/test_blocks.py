@@ -366,11 +366,14 @@ async def test_what_is_held_can_be_seen(tmp_path: Path) -> None:
 async def test_a_disk_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
     directory = DirectoryTier(BlockDirectory(tmp_path, 10**6))
     directory.read_limit_s = 0.05
-    store = PackedBlocks(Metrics(), directory)
+    metrics = Metrics()
+    store = PackedBlocks(metrics, directory)
     (tmp_path / path(ONE)).parent.mkdir(parents=True)
     os.mkfifo(tmp_path / path(ONE))  # opening it takes until somebody writes into it
     try:
         assert await store.of(1, "ethereum").get(ONE) is None
+        labels = {"chain": "ethereum", "tier": "directory", "result": "timeout"}
+        assert metrics.registry.get_sample_value("copath_block_store_reads_total", labels) == 1
     finally:
         os.close(os.open(tmp_path / path(ONE), os.O_RDWR))
         await store.aclose()

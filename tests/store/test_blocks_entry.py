@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import struct
+import tracemalloc
 
 import pytest
 import zstandard
@@ -118,7 +119,10 @@ def test_what_an_entry_says_of_itself_is_compared_although_its_checksum_is_right
 
 def test_a_bomb_is_not_unpacked() -> None:
     bomb = zstandard.compress(bytes(2**26))
+    tracemalloc.start()
     assert why(forged(body=bomb)) == "damaged"
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
     assert why(forged(body=bomb, packed_size=LARGEST_PACKED_BYTES + 1)) == "damaged"
     unsized = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(2**26))
     assert why(forged(body=unsized)) == "damaged"
