@@ -147,6 +147,7 @@ def _build_node(chosen: UpstreamSettings, chain: ChainSettings, accounts: Accoun
         url,
         ws_url=chosen.ws_url,
         chain_id=chain.chain_id,
+        family=chain.family,
         derives_from=chosen.derives_from,
         headers=chosen.headers,
         limits=limits,

@@ -96,6 +96,7 @@ async def open_crew(
     derived: bool = False,
     urls: Sequence[str | None] = (),
     chain_id: int | None = 1,
+    family: str | None = None,
     greeted: bool = True,
     **limits: Any,
 ) -> AsyncIterator[Crew]:
@@ -112,6 +113,7 @@ async def open_crew(
                     NAMES[at],
                     (urls[at] if at < len(urls) else None) or node.url,
                     chain_id=chain_id,
+                    family=family,
                     derives_from="a" if derived and at else None,
                     limits=NodeLimits(**limits),
                     observer=counts[at],

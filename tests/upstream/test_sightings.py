@@ -13,7 +13,7 @@ from app.core.errors import RpcUnavailable
 from app.core.hexadecimal import from_hex
 from app.metrics import Metrics
 from app.upstream.figures import UpstreamFigures
-from tests.scripted_behaviours import answer, error, http, null
+from tests.scripted_behaviours import answer, changed, error, http, null
 from tests.scripted_node import ScriptedNode
 from tests.upstream.conftest import handed
 from tests.upstream.crew import BY_NUMBER, HEAD, Crew, open_crew
@@ -44,6 +44,30 @@ async def test_B38_a_node_without_the_tag_has_none_and_one_without_an_answer_is_
         crew.nodes[0].script(BY_NUMBER, error(-32000, "safe block not found"))
         crew.nodes[1].script(BY_NUMBER, http(500))
         assert seen(await crew.upstream.sightings("safe")) == {"a": None, "c": 1_000_000}
+
+
+@pytest.mark.parametrize("tag", ["latest", "safe", "finalized"])
+async def test_D5_a_head_whose_header_does_not_hash_to_its_hash_is_nobodys_head(million: Record, tag: str) -> None:
+    def lie(block: Any) -> None:
+        block["number"] = hex(2_000_000)
+
+    async with open_crew(*two(million), family="ethereum") as crew:
+        crew.nodes[0].always(BY_NUMBER, changed(lie))
+        assert seen(await crew.upstream.sightings(tag)) == {"b": 1_000_000}
+        assert crew.counts[0].invalid == {"header_hash": 1}
+        name = await crew.upstream.tagged(tag)
+        assert name is not None
+        assert name.height == 1_000_000
+        assert crew.upstream.head == 1_000_000
+
+
+async def test_a_head_whose_header_has_a_field_that_is_not_known_here_is_believed(million: Record) -> None:
+    def fork(block: Any) -> None:
+        block["newField"], block["gasUsed"] = "0x1", "0x1"
+
+    async with open_crew(*two(million), family="ethereum") as crew:
+        crew.nodes[0].always(BY_NUMBER, changed(fork))
+        assert seen(await crew.upstream.sightings("latest")) == {"a": 1_000_000, "b": 1_000_000}
 
 
 async def test_when_no_node_answers_it_is_said_why(million: Record) -> None:
