@@ -169,6 +169,18 @@ def running_demo() -> Iterator[Copath]:
 
 
 @contextmanager
+def running_from(arguments: list[str], environment: Mapping[str, str], file: str | None = None) -> Iterator[Copath]:
+    """A server started by a command line in a folder of its own; {port} stands for a free port, {file} for a file of that text."""
+    with tempfile.TemporaryDirectory(prefix="copath-test-") as folder:
+        place, port = Path(folder), free_port()
+        path = place / "given.yaml"
+        path.write_text((file or "").replace("{port}", str(port)))
+        filled = [each.format(port=port, file=path) for each in arguments]
+        with _running(["serve", *filled], dict(environment), port, place) as copath:
+            yield copath
+
+
+@contextmanager
 def _running(arguments: list[str], environment: dict[str, str], port: int, place: Path) -> Iterator[Copath]:
     log = place / "log"
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("COPATH_")}
