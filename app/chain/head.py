@@ -123,6 +123,9 @@ class HeadTracker:
 
     def finality_of(self, height: int) -> Finality:
         """How sure the chain is of `height`, and on whose word."""
+        if self.observed_at is None:  # restored: the word that it stood on then is the one that it would be asked for now
+            by = "rpc-tag" if self._rule.mode == "tag" else "depth"
+            return Finality(self.heads.level_of(height), by, 1)
         return self.heads.finality_of(height)
 
     def restore(self, finalized: int) -> None:

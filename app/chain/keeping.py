@@ -199,8 +199,9 @@ class Keeping:
         while True:
             now = self._clock.now()
             owing = bool(self._notes) or self._finalized is not None or not self._restored
+            silent_s = self._silent_until - now
             try:
-                async with asyncio.timeout(max(0.0, self._silent_until - now) if owing else None):
+                async with asyncio.timeout(silent_s if owing and silent_s > 0 else None):
                     await self._wake.wait()
             except TimeoutError:
                 pass
@@ -241,9 +242,11 @@ class Keeping:
         self._notes = self._notes[-MAX_WAITING:]
         if self._clock.now() < self._silent_until:
             return
-        finalized, self._finalized = self._finalized, None
+        finalized: int | None = None
         try:
-            await self._require_kin()
+            if await self._kin() is not Kinship.SAME:
+                return
+            finalized, self._finalized = self._finalized, None
             await self._note_all()
             if finalized is not None:
                 await self._ledger.note_finalized(finalized)
@@ -253,8 +256,8 @@ class Keeping:
                 self._finalized = finalized
             self._note_failure()
 
-    async def _require_kin(self) -> None:
-        """Raises `StoreUnavailable` while it is not known that the ledger is that of this chain."""
+    async def _kin(self) -> Kinship:
+        """Whether the ledger is that of this chain, found out where it is not known yet."""
         if self.kinship in (Kinship.UNSEEN, Kinship.UNKNOWN):
             self.kinship = await kinship_of(self._ledger, self._nodes, self._head())
             if self.kinship is Kinship.FOREIGN:
@@ -263,8 +266,7 @@ class Keeping:
                     extra={"chain": self._chain},
                 )
                 self._on_foreign()
-        if self.kinship is not Kinship.SAME:
-            raise StoreUnavailable(self.kinship.value)
+        return self.kinship
 
     async def _note_all(self) -> None:
         async with self._writing:
@@ -296,7 +298,8 @@ class Keeping:
 
     async def note(self, blocks: Sequence[Noted]) -> None:
         """As the ledger does, for those that were not noted just so before."""
-        await self._require_kin()
+        if await self._kin() is not Kinship.SAME:
+            raise StoreUnavailable(self.kinship.value)
         async with self._writing:
             await self._note_new(blocks)
 
