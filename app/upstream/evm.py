@@ -24,6 +24,7 @@ from app.core.routing import NodeState, Part, Work
 
 from . import jsonrpc
 from .decoding import decoded
+from .diary import Diary
 from .faults import ANSWERED, BLAMED, CallFailed, Fault
 from .observer import NoObserver, UpstreamObserver
 from .posting import NodeLimits
@@ -83,6 +84,7 @@ class EvmNode:
         self._clock = clock
         self._ids = count(1)
         self._verifying: asyncio.Task[int] | None = None
+        self._diary = Diary(name)
         self._ways = Ways(
             url,
             ws_url,
@@ -298,6 +300,7 @@ class EvmNode:
         self.standing.note_answer()
         self.state.note_answer(part, self._clock(), seconds)
         self._report_state(was_up)
+        self._diary.stands(self.state, self._clock())
 
     def _note_failure(self, method: str, part: Part, failure: CallFailed) -> None:
         failure.excerpt = self._ways.scrub(failure.excerpt)
@@ -308,11 +311,8 @@ class EvmNode:
         if failure.fault in BLAMED:
             self.state.note_failure(part, self._clock())
         self._report_state(was_up)
-        if failure.fault is Fault.DENIED:
-            logger.error("upstream %s refuses us: %s", self.name, failure.message)
-        elif failure.excerpt:
-            level = logging.DEBUG if failure.fault in ANSWERED else logging.WARNING
-            logger.log(level, "upstream %s, %s: %s: %s", self.name, method, failure, failure.excerpt)
+        self._diary.failed(method, failure, self._clock())
+        self._diary.stands(self.state, self._clock())
 
     def _report_state(self, was_up: bool) -> None:
         if self.standing.up != was_up:

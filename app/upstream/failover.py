@@ -18,6 +18,7 @@ from app.core.deadlines import turn_ends_at
 from app.core.errors import ContentInvalid, Doubtful, ProofError, RequestTimeout, TxNotMined
 from app.core.journey import Turn
 from app.core.routing import RoutingRules, Work, frontier
+from app.core.seldom import Told
 
 from .evm import EvmNode
 from .faults import CallFailed
@@ -49,7 +50,7 @@ class Failover:
         self.hedging = Hedging(self.crew.budget)
         self.herald = Herald.over(self.nodes, self.crew.patience.now)
         """Of the nodes that announce their heads."""
-        self._silent: set[str] = set()
+        self._silent = Told()
 
     def __repr__(self) -> str:
         return f"<Failover {list(self.nodes)!r}>"
@@ -129,7 +130,8 @@ class Failover:
         except Doubtful as doubtful:
             trip.doubtful.append(doubtful)
         except ContentInvalid as invalid:
-            logger.warning("upstream %s gave a block that is invalid: %s", bodies.upstream, invalid)
+            if trip.worth_saying("invalid", bodies.upstream, invalid.check):
+                logger.warning("upstream %s gave a block that is invalid: %s", bodies.upstream, invalid)
 
     async def name_of(self, height: int) -> BlockName | None:
         """The block now canonical at `height`; None when a node whose head is above has none there.
@@ -272,13 +274,12 @@ class Failover:
         return tuple(sighting for task in asking if (sighting := task.result()) is not None)
 
     def _note_silence(self, name: str, why: str | None) -> None:
-        """Said once when a node falls silent, and once when it is heard again."""
-        if why is not None and name not in self._silent:
-            self._silent.add(name)
-            logger.warning("upstream %s cannot be used at the moment: %s", name, why)
-        elif why is None and name in self._silent:
-            self._silent.discard(name)
-            logger.info("upstream %s answers", name)
+        """Said once when a node falls silent, and once when it is heard again, but not every few seconds."""
+        if self._silent.changed(name, why is not None, self.crew.patience.now()):
+            if why is not None:
+                logger.warning("upstream %s cannot be used at the moment: %s", name, why)
+            else:
+                logger.info("upstream %s answers", name)
 
     # --- bodies -----------------------------------------------------------------------------------------------------
 

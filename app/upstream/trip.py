@@ -28,6 +28,7 @@ from app.core.errors import (
 from app.core.journey import Journey, Outcome, Turn
 from app.core.purpose import again
 from app.core.routing import NodeState, Part, RouteKind, RoutingRules, Work, frontier
+from app.core.seldom import Seldom
 
 from .evm import EvmNode
 from .faults import HARD, CallFailed, Fault
@@ -80,6 +81,7 @@ class Crew:
     patience: Patience
     budget: RetryBudget = field(default_factory=RetryBudget)
     routes: Counter[RouteKind] = field(default_factory=Counter)
+    seldom: Seldom = field(default_factory=Seldom)
 
     def reader(self, turn: Turn) -> NodeReader:
         """The node whose turn it is, for the length of the turn."""
@@ -186,7 +188,13 @@ class Trip:
             if wrong and index != good:
                 part = Part.BLOCK if self._work is Work.BODIES else Part.LIGHT
                 self._states[index].distrust(part, self._crew.patience.now())
-                logger.warning("upstream %s gave data that another corrected: %s", self._states[index].name, setback)
+                name = self._states[index].name
+                if self.worth_saying("corrected", name, getattr(setback, "check", "")):
+                    logger.warning("upstream %s gave data that another corrected: %s", name, setback)
+
+    def worth_saying(self, *what: str) -> bool:
+        """Whether the log holds no line of this of the last minute."""
+        return self._crew.seldom.due(what, self._crew.patience.now()) is not None
 
     # --- the last word ----------------------------------------------------------------------------------------------
 
@@ -237,7 +245,8 @@ class Trip:
 
     def _inconsistent(self, invalid: dict[int, ContentInvalid]) -> ProofError:
         index, last = next(reversed(invalid.items()))
-        if len(invalid) > 1 and len({each.check for each in invalid.values()}) == 1:
+        alike = len(invalid) > 1 and len({each.check for each in invalid.values()}) == 1
+        if alike and self.worth_saying("alike", last.check):
             # Nodes that do not know each other do not lie alike.
             logger.error("every upstream fails the same check, so the gap may be here: %s", last)
         message = f"the data of upstream {self._states[index].name} failed a check, {last}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import random
 from collections.abc import AsyncIterator
 from typing import Any
@@ -128,7 +129,9 @@ async def opened(records: list[Any], nodes: int) -> AsyncIterator[Scene]:
         yield scene
 
 
-async def test_row_27_with_another_node_everybody_is_served_for_hardly_more_calls(records: list[Any]) -> None:
+async def test_row_27_with_another_node_everybody_is_served_for_hardly_more_calls(
+    records: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
     async with opened(records, 2) as scene:
         failing, good = scene.nodes
         failing.always("*", flapping(1))
@@ -137,6 +140,8 @@ async def test_row_27_with_another_node_everybody_is_served_for_hardly_more_call
         assert (len(scene.served), scene.failed) == (BLOCKS, [])
         assert scene.calls() <= 1.1 * NEED * BLOCKS
         assert failing.posts < 0.05 * good.posts, "once seen to fail it is left alone"
+        warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
+        assert 1 <= len(warnings) <= 4, "each kind of failure once, however often"
         scene.forget_calls()
         for offset in range(0, BLOCKS, 7):
             await scene.ask(offset)
@@ -168,7 +173,9 @@ async def test_row_27_with_another_node_it_is_back_in_use_within_one_probe_inter
         assert scene.failed == []
 
 
-async def test_row_27_alone_it_is_not_asked_ever_more_and_serves_again_at_once(records: list[Any]) -> None:
+async def test_row_27_alone_it_is_not_asked_ever_more_and_serves_again_at_once(
+    records: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
     async with opened(records, 1) as scene:
         (node,) = scene.nodes
         node.always("*", flapping(2))
@@ -177,6 +184,7 @@ async def test_row_27_alone_it_is_not_asked_ever_more_and_serves_again_at_once(r
         assert scene.calls() <= 1.1 * NEED * (BLOCKS - 100)
         assert len(scene.served) > 0.25 * BLOCKS, "as many as without a retry, at least"
         assert {type(error) for error in scene.failed} == {RpcUnavailable}
+        assert len(caplog.records) <= 12, "hundreds of calls failed, in a few ways, within seconds"
         served = list(scene.served)
         scene.forget_calls()
         for offset in served:
