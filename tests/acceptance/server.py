@@ -170,7 +170,7 @@ def running_demo() -> Iterator[Copath]:
 
 @contextmanager
 def running_from(arguments: list[str], environment: Mapping[str, str], file: str | None = None) -> Iterator[Copath]:
-    """A server started by a command line in a folder of its own; {port} stands for a free port, {file} for a file of that text."""
+    """A server started by a command line in its own folder; {port} stands for a free port, {file} for a file of that text."""
     with tempfile.TemporaryDirectory(prefix="copath-test-") as folder:
         place, port = Path(folder), free_port()
         path = place / "given.yaml"
