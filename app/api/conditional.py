@@ -18,8 +18,8 @@ SETTLED = "public, max-age=60"
 asked again."""
 FRESH = "public, max-age=2"
 """A block that a reorganisation may still replace."""
-ANCHORED = "public, max-age=5"
-"""A usc answer: an anchor may be retired or replaced at any time."""
+MAX_ANCHORED_S = 60
+"""A usc answer is kept no longer, however long its anchor will stand."""
 
 _ENTITY_TAG = re.compile(r'("[\x21\x23-\x7e\x80-\xff]*")')
 
@@ -32,6 +32,13 @@ def strong_tag(body: bytes) -> str:
 def weak_tag(*parts: bytes) -> str:
     """An ETag of what an answer says, whatever its bytes. Requires parts of fixed length."""
     return f'W/"{hashlib.blake2b(b"".join(parts), digest_size=16).hexdigest()}"'
+
+
+def anchored(rests_s: float) -> str:
+    """`Cache-Control` of a usc answer when no anchor is expected for `rests_s`: the next one may retire that of the answer.
+    Without a second of rest it is asked for each time, which its tag makes cheap."""
+    max_age_s = min(MAX_ANCHORED_S, int(rests_s))
+    return f"public, max-age={max_age_s}" if max_age_s > 0 else "public, no-cache"
 
 
 def matches(headers: Headers, tag: str) -> bool:

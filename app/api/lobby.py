@@ -63,6 +63,11 @@ class ChainFloor(Protocol):
     @property
     def attested_height(self) -> int | None: ...
     @property
+    @property
+    def anchors_rest_s(self) -> float:
+        """Seconds for which no anchor is to be expected; 0 when one may come at any time."""
+        ...
+
     def full_word(self) -> tuple[str, int]:
         """`by` and `sources` of a finality that every configured upstream stands behind: the same on every replica."""
         ...

@@ -114,7 +114,7 @@ async def _answer(
     tag = conditional.weak_tag(
         found.block.block_hash, continuity.upper_height.to_bytes(8, "big"), continuity.upper_digest
     )
-    return conditional.answer(request, body, tag, conditional.ANCHORED)
+    return conditional.answer(request, body, tag, conditional.anchored(chain.anchors_rest_s))
 
 
 async def attested_height(request: Request, chain_key: ChainKeyPath) -> Response:

@@ -6,12 +6,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from app.core.anchor_pace import AnchorPace
 from app.core.errors import ProofError
 from app.core.lasting import AnchorContradiction, StoreUnavailable
 from app.metrics import Metrics
 
 from .head import HeadTracker
-from .ports import Anchors
+from .ports import Anchors, Clock
 from .rules import ChainRules
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,7 @@ class Anchoring:
         turns: asyncio.Semaphore,
         metrics: Metrics,
         caught_up: asyncio.Event,
+        clock: Clock,
     ) -> None:
         """`root_at` yields the usc root of a finalized height, whose block is filled in the class BACKFILL if need be; `turns`
         bounds the claims to permits of that class, which others make too. `caught_up` is set once every height that is final at
@@ -41,6 +43,8 @@ class Anchoring:
         self._head_moved = asyncio.Event()
         self._root_at = root_at
         self._turns = turns
+        self._clock = clock
+        self._pace = AnchorPace(seen_late_s=anchors.poll_interval_s or 0.0)
         self.stalled: str | None = None
 
     def __repr__(self) -> str:
@@ -49,6 +53,11 @@ class Anchoring:
     def head_moved(self) -> None:
         """There may be more to anchor."""
         self._head_moved.set()
+
+    @property
+    def rests_s(self) -> float:
+        """For how long no anchor is to be expected, by the pace of those that came; 0 when that is not known."""
+        return self._pace.rests_s(self._clock.now())
 
     async def run(self) -> None:
         """Until cancelled. What keeps an anchor from being made, or heard of, is said once a change, and tried again."""
@@ -66,6 +75,7 @@ class Anchoring:
                 self._note_stall(type(error).__name__, str(error))
             except StoreUnavailable as error:
                 self._note_stall(type(error).__name__, "the database cannot be had")
+            self._pace.note(self._anchors.attested_height, self._anchors.checkpoint_height, self._clock.now())
             self._metrics.chain_attested_head.labels(self._rules.name).set(self._anchors.attested_height or 0)
             await self._until_due()
 

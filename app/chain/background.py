@@ -52,7 +52,7 @@ class Background:
         if anchors is None or not rules.anchoring:
             self.anchored.set()
         else:
-            self._anchoring = Anchoring(rules, anchors, head, root_at, turns, metrics, self.anchored)
+            self._anchoring = Anchoring(rules, anchors, head, root_at, turns, metrics, self.anchored, clock)
             self._loops.append((Loop(f"anchors:{rules.name}"), Purpose.BACKFILL, self._anchoring.run))
         self.backfill: Backfill | None = None
         if keeping is not None:
@@ -72,6 +72,11 @@ class Background:
     def anchoring_stalled(self) -> str | None:
         """The code of what keeps anchors from being made; None while nothing does."""
         return None if self._anchoring is None else self._anchoring.stalled
+
+    @property
+    def anchors_rest_s(self) -> float:
+        """For how long no anchor is to be expected; 0 when that is not known."""
+        return 0.0 if self._anchoring is None else self._anchoring.rests_s
 
     def head_moved(self) -> None:
         """There may be more that is final."""

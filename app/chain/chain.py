@@ -69,7 +69,6 @@ class Chain:
         """`anchors` None: no usc proofs. `ledger` None: no backfill. `store` None: blocks are kept in memory alone."""
         self._rules = rules
         self._upstream = upstream
-        self._builder = builder
         self.anchors = anchors
         self._metrics = metrics
         self._clock = clock
@@ -206,6 +205,11 @@ class Chain:
     def anchoring_stalled(self) -> str | None:
         """The code of what keeps anchors from being made; None while nothing does."""
         return self._background.anchoring_stalled
+
+    @property
+    def anchors_rest_s(self) -> float:
+        """For how long no anchor is to be expected, by the pace of those that came; 0 when that is not known."""
+        return self._background.anchors_rest_s
 
     def status(self) -> dict[str, object]:
         """What a listing says of this chain. No addresses."""

@@ -101,6 +101,7 @@ class RecordedChain:
     blocks: Sequence[ProvableBlock]
     anchors: RecordedAnchors | None = None
     anchor_source: str = "none"
+    anchors_rest_s: float = 0.0
     family: str = "ethereum"
     chain_id: int | None = 1
     heads: Heads = field(default_factory=Heads)
