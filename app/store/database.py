@@ -120,7 +120,7 @@ class Database:
                     await link.execution_options(copath_begin="BEGIN EXCLUSIVE")
                     await link.begin()
                 else:
-                    await _limit(link, lock_s=half_s, statement_s=half_s, stalled_s=limits.exclusive_s)
+                    await _limit(link, lock_s=half_s, statement_s=limits.exclusive_s, stalled_s=limits.exclusive_s)
                     await link.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
                 yield link
                 await link.commit()

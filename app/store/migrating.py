@@ -58,7 +58,7 @@ async def make_ready(database: Database, *, target: str = "head") -> Migrated:
         async with database.exclusive() as link:
             before = await link.run_sync(_current)
             _require_known(script, database, before)
-            await link.run_sync(_upgrade, revision)
+            await link.run_sync(upgrade, revision)
         log.info("database_migrated", extra={"database": database.name, "before": before, "after": revision})
     database.ready = True
     return Migrated(before, revision)
@@ -105,7 +105,8 @@ def _current(link: Connection) -> str | None:
     return MigrationContext.configure(link).get_current_revision()
 
 
-def _upgrade(link: Connection, revision: str) -> None:
+def upgrade(link: Connection, revision: str) -> None:
+    """Takes the steps up to `revision`, in the transaction of `link`, which must be exclusive."""
     config = _config()
     config.attributes["connection"] = link
     command.upgrade(config, revision)
