@@ -123,6 +123,13 @@ class Sdk:
         )
         return answer
 
+    def generate_raw(self, chain_key: int, source: str, creditcoin: str, tx_hash: bytes) -> dict[str, Any]:
+        """What `RawProofGenerator.generateProof` makes of a node of the source chain and one of Creditcoin, without a server."""
+        answer: dict[str, Any] = self.call(
+            "generateRaw", chainKey=chain_key, source=source, creditcoin=creditcoin, txHash=_hex(tx_hash)
+        )
+        return answer
+
     def round_trip(self, text: str) -> tuple[Any, list[str]]:
         """A JSON text after JavaScript read and wrote it again, and the numbers in it that JavaScript cannot hold."""
         answer = self.call("roundTrip", text=text)
