@@ -112,6 +112,7 @@ class UpstreamSettings(Model):
     ws_url: SubscriptionUrl | None = Field(default=None, repr=False)
     ws_url_file: File | None = Field(default=None, repr=False)
     derives_from: str | None = None
+    priority: Height | None = None
     headers: Mapping[str, str] = Field(default_factory=dict, repr=False)
     headers_file: File | None = Field(default=None, repr=False)
     max_concurrent: Count | None = None
