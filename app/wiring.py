@@ -149,6 +149,7 @@ def _build_node(chosen: UpstreamSettings, chain: ChainSettings, accounts: Accoun
         chain_id=chain.chain_id,
         family=chain.family,
         derives_from=chosen.derives_from,
+        priority=chosen.priority,
         headers=chosen.headers,
         limits=limits,
         transport=transport,

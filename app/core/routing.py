@@ -1,8 +1,8 @@
 """Which node is asked, in which order: a decision over what was observed, made again for every question.
 
     candidates   not barred, not cooling, affordable, breaker closed or a probe due
-    order        as configured; behind all others whoever lags, has pruned the height, gave bad data lately, would be waited for
-                 or is not verified
+    order        by priority, which is the place in the configuration where none is stated, and among equals by latency; behind
+                 all others whoever lags, has pruned the height, gave bad data lately, would be waited for or is not verified
     skipped      who is known to be far below the height: for this height only, nobody is banned
     none left    the breaker that opened first is tried: an answer that may not come is better than none
 
@@ -33,6 +33,9 @@ DISTRUST_S = 60.0
 """A node whose data failed a check that another node's passed comes last for so long."""
 
 LATENCY_WEIGHT = 0.2
+
+LATENCY_MEMORY_S = 60.0
+"""Among equals, whoever was not asked for so long is asked again: it may have become faster."""
 
 
 class Work(StrEnum):
@@ -91,6 +94,8 @@ class NodeState:
 
     name: str
     derives_from: str | None = None
+    priority: int | None = None
+    """Lower ones are asked first; None: its place among the nodes."""
     verified: bool = False
     """Its chain id was asked for and fits."""
     barred_until: float | None = None
@@ -115,6 +120,7 @@ class NodeState:
     distrusted_until: float | None = None
     breakers: Mapping[Part, Breaker] = field(default_factory=lambda: {part: Breaker() for part in Part})
     latency_s: dict[Part, float] = field(default_factory=dict)
+    answered_at: dict[Part, float] = field(default_factory=dict)
     pace: Pace = field(default_factory=Pace)
 
     # --- what happened ----------------------------------------------------------------------------------------------
@@ -136,6 +142,7 @@ class NodeState:
     def note_answer(self, part: Part, now: float, seconds: float) -> None:
         """It answered a call that took so long."""
         known = self.latency_s.get(part)
+        self.answered_at[part] = now
         self.latency_s[part] = seconds if known is None else known + LATENCY_WEIGHT * (seconds - known)
         for each in {Part.LIGHT, part}:  # whoever sends a block is alive
             self.breakers[each].succeed(now - seconds)
@@ -184,6 +191,13 @@ class NodeState:
     def distrusted(self, now: float) -> bool:
         """Whether it gave bad data lately."""
         return self.distrusted_until is not None and now < self.distrusted_until
+
+    def slowness(self, work: Work, now: float) -> int:
+        """How long it takes for such work, in steps of which each is twice the one before: who differs by less is as fast. 0
+        where that is not known, or was known too long ago."""
+        parts = (Part.LIGHT,) if work is Work.LIGHT else (Part.BLOCK, Part.RECEIPTS)
+        known = [part for part in parts if now - self.answered_at.get(part, -LATENCY_MEMORY_S) < LATENCY_MEMORY_S]
+        return int(1000 * sum(self.latency_s[part] for part in known)).bit_length()
 
     def lag(self, height: int | None, now: float) -> int:
         """How far it is known to be below `height`; 0 when it has it, or may have it."""
@@ -236,10 +250,12 @@ def plan(
         if opened or not chosen:
             chosen.append(min(opened or reaching, key=lambda at: (nodes[at].opened_at(work), at)))
 
-    def rank(index: int) -> tuple[bool, bool, bool, bool, bool, int]:
+    def rank(index: int) -> tuple[bool, bool, bool, bool, bool, int, int, int]:
         node = nodes[index]
         pruned = height is not None and height < node.pruned_below
-        return node.lag(height, now) > 0, pruned, node.distrusted(now), work in node.busy, not node.verified, index
+        last = node.lag(height, now) > 0, pruned, node.distrusted(now), work in node.busy, not node.verified
+        priority = index if node.priority is None else node.priority
+        return *last, priority, node.slowness(work, now), index
 
     order = tuple(sorted(chosen, key=rank))
     if not _derived(nodes, order):

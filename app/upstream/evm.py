@@ -51,7 +51,8 @@ class EvmNode:
 
     `name` is what logs, metrics and clients see; `chain_id` is the one configured, None to learn it from the node; `family` says
     how its headers hash, None not to check those of its heads;
-    `derives_from` names the node that this one follows and can never be ahead of. `url` may be that of a WebSocket, over which
+    `derives_from` names the node that this one follows and can never be ahead of; nodes of a lower `priority` are asked first,
+    None is the place among them. `url` may be that of a WebSocket, over which
     everything goes then, subscriptions too; beside another one, `ws_url` is for subscriptions alone.
     """
 
@@ -64,6 +65,7 @@ class EvmNode:
         chain_id: int | None = None,
         family: str | None = None,
         derives_from: str | None = None,
+        priority: int | None = None,
         headers: Mapping[str, str] | None = None,
         limits: NodeLimits | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
@@ -77,7 +79,7 @@ class EvmNode:
         self.family = family
         self.capabilities = Capabilities()
         self.standing = Standing(chain_id)
-        self.state = NodeState(name, derives_from)
+        self.state = NodeState(name, derives_from, priority)
         self.observer: UpstreamObserver = observer or NoObserver()
         self.limits = limits or NodeLimits()
         self.purse = purse or Purse(clock=clock, wall_clock=wall_clock)

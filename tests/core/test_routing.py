@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from app.core.journey import Journey, Outcome, Turn
-from app.core.routing import NEAR_BLOCKS, NodeState, Part, Route, RouteKind, RoutingRules, Work, frontier, plan
+from app.core.routing import (
+    LATENCY_MEMORY_S,
+    NEAR_BLOCKS,
+    NodeState,
+    Part,
+    Route,
+    RouteKind,
+    RoutingRules,
+    Work,
+    frontier,
+    plan,
+)
 
 RULES = RoutingRules()
 NOW = 1000.0
@@ -70,6 +81,38 @@ def walked(
 def test_nodes_are_asked_as_configured() -> None:
     assert planned([node("a"), node("b"), node("c")]) == Route(RouteKind.HEAD_AWARE, (0, 1, 2))
     assert planned([node("a", None), node("b", None)], None).order == (0, 1)
+
+
+def taking(state: NodeState, seconds: float, now: float = NOW) -> NodeState:
+    """It answers every kind of call, in so long each."""
+    for part in Part:
+        state.note_answer(part, now, seconds)
+    return state
+
+
+def test_priority_goes_before_place_and_latency_decides_nothing_between_priorities() -> None:
+    nodes = [taking(node("a"), 0.01), node("b"), taking(node("c"), 2.0)]
+    nodes[0].priority, nodes[1].priority, nodes[2].priority = 5, 5, 1
+    assert planned(nodes).order == (2, 1, 0), "of the two that are equal nothing is known of b yet"
+    slow_first = [taking(node("a"), 2.0), taking(node("b"), 0.01)]
+    assert planned(slow_first).order == (0, 1), "as configured, however slow"
+
+
+def test_among_equals_the_fastest_is_asked_first_and_a_little_faster_is_not_faster() -> None:
+    nodes = [taking(node("a"), 0.4), taking(node("b"), 0.05), taking(node("c"), 0.045)]
+    for each in nodes:
+        each.priority = 0
+    assert planned(nodes).order == (1, 2, 0)
+    assert planned(nodes, work=Work.LIGHT).order == (1, 2, 0)
+
+
+def test_among_equals_one_that_was_not_asked_for_a_minute_is_asked_again() -> None:
+    nodes = [taking(node("a"), 0.4), taking(node("b"), 0.05)]
+    for each in nodes:
+        each.priority = 0
+    later = NOW + LATENCY_MEMORY_S
+    taking(nodes[1], 0.05, later)
+    assert planned(nodes, now=later).order == (0, 1)
 
 
 def test_a_node_that_lags_is_skipped_for_that_height_and_not_banned() -> None:
