@@ -48,7 +48,7 @@ def changed(body: dict[str, Any], **fields: object) -> dict[str, Any]:
 # --- the bytecode, and the ABI ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["TrieProofHarness", "UscVerifier", "AnchorStore"])
+@pytest.mark.parametrize("name", sorted(path.stem for path in PROJECT.glob("tests/solidity/*.json")))
 def test_the_kept_bytecode_is_that_of_the_sources(name: str) -> None:
     (path,) = [*PROJECT.glob(f"tests/solidity/{name}.sol"), *PROJECT.glob(f"clients/solidity/{name}.sol")]
     digest = hashlib.sha256(path.read_bytes())
