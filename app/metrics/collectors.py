@@ -262,7 +262,7 @@ class Metrics(BlockStoreMetrics):
         _seed(self.saturated, ("http",))
         _seed(self.saturation_open_seconds, ("http",))
         _seed(self.consumer_ratelimit_decisions_total, ("allowed", "denied"), ("local", "shared", "fallback"))
-        _seed(self.ratelimit_backend_errors_total, ("take", "purge"))
+        _seed(self.ratelimit_backend_errors_total, ("take", "purge", "ping", "keys"))
         _seed(self.proof_outcome_total, OUTCOMES, (NO_CHAIN,))
         _seed(self.selfcheck_failures_total, (NO_CHAIN,), PROOF_KINDS)
 

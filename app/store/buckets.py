@@ -1,0 +1,116 @@
+"""The buckets that all replicas share: one row a consumer, one statement a take.
+
+The statement does what `core.bucket.Bucket.take` does, where no two can do it at once: whoever comes second waits for the row and
+then sees what the first one left. Only the database's clock counts, and never backwards: who is behind refills nothing, so
+neither clocks that differ nor a server that takes over with another clock grant anything twice.
+
+A row is forgotten only when its bucket would be full again, which is what no row means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.core.bucket import Rate, Taken
+from app.store.database import Database
+
+PURGED_AT_ONCE = 1000
+"""Rows of one purging statement, so that it locks few rows for a short time."""
+
+_TAKE = """
+INSERT INTO consumer_buckets AS held (consumer, tokens, refilled_at, granted)
+SELECT CAST(:consumer AS VARCHAR(32)), {burst} - {least}({want}, {whole_burst}), {clock},
+    CAST({least}({want}, {whole_burst}) AS INTEGER)
+FROM {setting} WHERE true
+ON CONFLICT (consumer) DO UPDATE SET
+    tokens = {refilled} - {least}({want}, {whole}),
+    refilled_at = {greatest}(held.refilled_at, excluded.refilled_at),
+    granted = CAST({least}({want}, {whole}) AS INTEGER)
+RETURNING granted, tokens
+"""
+
+_PURGE = """
+DELETE FROM consumer_buckets WHERE {full} AND consumer IN (
+    SELECT consumer FROM consumer_buckets WHERE {full} LIMIT :most
+)
+"""
+
+# A take that a crash of the server undoes allows one request too many; waiting for its disk would delay every request. The
+# setting is this transaction's, and made by the statement itself, so that it is none of its own.
+_SETTING = {
+    "postgresql": "(SELECT set_config('synchronous_commit', 'off', true)) AS setting",
+    "sqlite": "(SELECT 1) AS setting",
+}
+
+_CLOCK = {
+    "postgresql": "CAST(extract(epoch FROM statement_timestamp()) AS double precision)",
+    "sqlite": "((julianday('now') - 2440587.5) * 86400.0)",
+}
+
+
+def _spelled(template: str, dialect: str) -> str:
+    sqlite = dialect == "sqlite"
+    least, greatest = ("MIN", "MAX") if sqlite else ("LEAST", "GREATEST")
+    burst, rate, want = (f"CAST(:{name} AS double precision)" for name in ("burst", "rate", "want"))
+    clock = _CLOCK[dialect]
+    since = f"{greatest}(0.0, excluded.refilled_at - held.refilled_at)"
+    refilled = f"{least}({burst}, held.tokens + {since} * {rate})"
+
+    def whole(number: str) -> str:
+        return f"CAST({number} AS INTEGER)" if sqlite else f"floor({number})"
+
+    return template.format(
+        least=least,
+        greatest=greatest,
+        burst=burst,
+        want=want,
+        clock=clock,
+        setting=_SETTING[dialect],
+        refilled=refilled,
+        whole=whole(refilled),
+        whole_burst=whole(burst),
+        full=f"tokens + ({clock} - refilled_at) * {rate} >= {burst}",
+    )
+
+
+class SharedBuckets:
+    """The buckets of one rate. Every call raises `StoreUnavailable` when the database cannot be had."""
+
+    def __init__(self, database: Database, rate: Rate) -> None:
+        self._database = database
+        self._rate = rate
+        dialect = "sqlite" if database.is_sqlite else "postgresql"
+        self._take = text(_spelled(_TAKE, dialect))
+        self._purge = text(_spelled(_PURGE, dialect))
+
+    async def take(self, consumer: str, want: int) -> Taken:
+        """As many of `want` tokens as the bucket of `consumer` has: taken when this returns, for whoever asked."""
+        asked = {"consumer": consumer, "want": want, "burst": self._rate.burst, "rate": self._rate.per_second}
+        async with self._at_once() as link:
+            granted, tokens = (await link.execute(self._take, asked)).one()
+        return Taken(int(granted), float(tokens))
+
+    async def purge(self) -> int:
+        """Forgets some of the buckets that are full again; returns how many. A bucket that is never refilled never is."""
+        asked = {"burst": self._rate.burst, "rate": self._rate.per_second, "most": PURGED_AT_ONCE}
+        async with self._at_once() as link:
+            return int((await link.execute(self._purge, asked)).rowcount)
+
+    async def ping(self) -> None:
+        """Returns when the database has answered."""
+        async with self._database.reading() as link:
+            await link.execute(text("SELECT 1"))
+
+    @asynccontextmanager
+    async def _at_once(self) -> AsyncIterator[AsyncConnection]:
+        """For one statement, which is a transaction by itself."""
+        if self._database.is_sqlite:
+            async with self._database.writing() as link:
+                yield link
+        else:
+            async with self._database.reading() as link:
+                yield await link.execution_options(isolation_level="AUTOCOMMIT")

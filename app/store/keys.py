@@ -1,0 +1,170 @@
+"""The API keys: made, listed and revoked in the database, known again from memory.
+
+A key is shown once, when it is made; what is stored is a keyed hash of it. A running server has the keys that count in memory and
+looks for changes every few seconds, so that neither an unknown key nor a database that is gone costs a request anything: a key
+that was made counts within a second or two of being used, one that was revoked counts no more after five seconds, and without a
+database those known last count on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from sqlalchemy import insert, literal_column, select, update
+from sqlalchemy.sql import func
+
+from app.core.consumers import Pepper, id_in, spell_key
+from app.core.lasting import StoreUnavailable
+from app.metrics import Metrics
+from app.store.consumer_tables import consumer_keys
+from app.store.database import Database
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 5.0
+"""How long a revoked key may still count."""
+
+LOOK_AGAIN_S = 1.0
+"""However many unknown keys come, the database is not asked more often than that."""
+
+LONGEST_NAME = 64
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    """What may be shown of a key. Times in seconds since 1970; `revoked_at` None: it counts."""
+
+    id: str
+    name: str
+    created_at: int
+    revoked_at: int | None
+
+
+class KeyTable:
+    """The keys in the database. Every call raises `StoreUnavailable` when it cannot be had."""
+
+    def __init__(self, database: Database, pepper: Pepper) -> None:
+        self._database = database
+        self._pepper = pepper
+        seconds = (
+            "CAST(strftime('%s', 'now') AS INTEGER)" if database.is_sqlite else "extract(epoch FROM now())::bigint"
+        )
+        self._now = literal_column(seconds)
+
+    async def create(self, name: str) -> tuple[str, str]:
+        """A new key that counts from now on: its id, and the key itself, which nobody can find out again."""
+        key_id = secrets.token_hex(6)
+        key = spell_key(key_id, secrets.token_hex(32))
+        row = {"id": key_id, "digest": self._pepper.digest(key), "name": name[:LONGEST_NAME], "created_at": self._now}
+        async with self._database.writing(durable=True) as link:
+            await link.execute(insert(consumer_keys).values(row))
+        return key_id, key
+
+    async def revoke(self, key_id: str) -> bool:
+        """The key counts no more. False when no key that counts has this id."""
+        counts = (consumer_keys.c.id == key_id) & consumer_keys.c.revoked_at.is_(None)
+        async with self._database.writing(durable=True) as link:
+            done = await link.execute(update(consumer_keys).where(counts).values(revoked_at=self._now))
+        return bool(done.rowcount)
+
+    async def rows(self) -> tuple[KeyRow, ...]:
+        """Every key that was ever made, oldest first."""
+        table = consumer_keys.c
+        wanted = select(table.id, table.name, table.created_at, table.revoked_at).order_by(table.created_at, table.id)
+        async with self._database.reading() as link:
+            return tuple(KeyRow(*row) for row in await link.execute(wanted))
+
+    async def state(self) -> tuple[int, int]:
+        """Changes with every key that is made or revoked."""
+        async with self._database.reading() as link:
+            made, revoked = (await link.execute(select(func.count(), func.count(consumer_keys.c.revoked_at)))).one()
+        return made, revoked
+
+    async def digests(self) -> dict[str, bytes]:
+        """The keys that count: what is stored of each, by id."""
+        wanted = select(consumer_keys.c.id, consumer_keys.c.digest).where(consumer_keys.c.revoked_at.is_(None))
+        async with self._database.reading() as link:
+            return {key_id: bytes(digest) for key_id, digest in await link.execute(wanted)}
+
+
+class KeptKeys(Protocol):
+    """What a keyring reads. Raises `StoreUnavailable`."""
+
+    async def state(self) -> tuple[int, int]: ...
+    async def digests(self) -> dict[str, bytes]: ...
+
+
+class Keyring:
+    """The keys that count, in memory. `run` keeps them so."""
+
+    def __init__(
+        self,
+        table: KeptKeys,
+        pepper: Pepper,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        *,
+        look_every_s: float = LOOK_EVERY_S,
+    ) -> None:
+        self.known = False
+        """Whether the keys were read at least once."""
+        self._table = table
+        self._pepper = pepper
+        self._metrics = metrics
+        self._clock = clock
+        self._look_every_s = look_every_s
+        self._digests: Mapping[str, bytes] = {}
+        self._state: tuple[int, int] | None = None
+        self._looked_at = float("-inf")
+        self._looking = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Keyring {len(self._digests)} keys{'' if self.known else ', not read yet'}>"
+
+    def verified(self, key: str) -> str | None:
+        """The id of a key that counts; None for anything else. Takes as long whether or not an id is known."""
+        key_id = id_in(key)
+        if key_id is None:
+            return None
+        stored = self._digests.get(key_id)
+        alike = hmac.compare_digest(self._pepper.digest(key), bytes(32) if stored is None else stored)
+        return key_id if alike and stored is not None else None
+
+    async def looked_up(self, key: str) -> str | None:
+        """The same of a key that is not known from memory: it may have been made a moment ago. Asks the database once for all who
+        ask within a second, and waits for it a second at most."""
+        if id_in(key) is None:
+            return None
+        if self._clock() - self._looked_at >= LOOK_AGAIN_S:
+            try:
+                async with asyncio.timeout(LOOK_AGAIN_S), self._looking:
+                    if self._clock() - self._looked_at >= LOOK_AGAIN_S:
+                        await self._look()
+            except TimeoutError:
+                self._metrics.ratelimit_backend_errors_total.labels("keys").inc()
+        return self.verified(key)
+
+    async def run(self) -> None:
+        """Looks for changes, until cancelled."""
+        while True:
+            async with self._looking:
+                await self._look()
+            await asyncio.sleep(self._look_every_s if self.known else LOOK_AGAIN_S)
+
+    async def _look(self) -> None:
+        self._looked_at = self._clock()  # before it is done: a database that hangs is not asked by everybody
+        try:
+            state = await self._table.state()
+            if state != self._state:
+                self._digests = await self._table.digests()
+                self._state = state
+                log.info("consumer_keys_read", extra={"keys": len(self._digests)})
+            self.known = True
+        except StoreUnavailable:
+            self._metrics.ratelimit_backend_errors_total.labels("keys").inc()

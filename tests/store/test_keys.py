@@ -1,0 +1,179 @@
+"""API keys: shown once, stored as a keyed hash, known again from memory, and gone soon after they are revoked."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from prometheus_client import CollectorRegistry
+from sqlalchemy import text
+
+from app.core.consumers import Pepper, id_in
+from app.core.lasting import StoreUnavailable
+from app.metrics import Metrics
+from app.store.database import Database
+from app.store.keys import LONGEST_NAME, LOOK_AGAIN_S, LOOK_EVERY_S, Keyring, KeyRow, KeyTable
+from tests.fakes import ManualClock
+
+PEPPER = Pepper(b"a pepper of a test")
+
+
+@pytest.fixture
+def table(database: Database) -> KeyTable:
+    return KeyTable(database, PEPPER)
+
+
+async def everything_in(database: Database) -> str:
+    async with database.reading() as link:
+        rows = [*await link.execute(text("SELECT * FROM consumer_keys"))]
+        rows += [*await link.execute(text("SELECT * FROM consumer_buckets"))]
+    return repr([[part.hex() if isinstance(part, bytes) else part for part in row] for row in rows])
+
+
+async def test_a_key_is_made_listed_and_revoked(table: KeyTable) -> None:
+    first, key = await table.create("a partner")
+    second, _ = await table.create("x" * 200)
+    rows = await table.rows()
+    assert {row.id: (row.name, row.revoked_at) for row in rows} == {
+        first: ("a partner", None),
+        second: ("x" * LONGEST_NAME, None),
+    }
+    assert rows[0].created_at > 1.7e9
+    assert await table.digests() == {first: PEPPER.digest(key), second: (await table.digests())[second]}
+    assert await table.revoke(first)
+    assert not await table.revoke(first), "once"
+    assert not await table.revoke("ffffffffffff")
+    assert [isinstance(row, KeyRow) and row.revoked_at is not None for row in await table.rows()].count(True) == 1
+    assert set(await table.digests()) == {second}
+
+
+async def test_R6_no_row_holds_the_key_or_what_it_can_be_found_by(table: KeyTable, database: Database) -> None:
+    key_id, key = await table.create("a partner")
+    stored = await everything_in(database)
+    assert id_in(key) == key_id
+    assert key.rpartition("_")[2] not in stored
+    assert Pepper(b"").digest(key).hex() not in stored
+
+
+async def test_every_key_is_another(table: KeyTable) -> None:
+    made = [await table.create("alike") for _ in range(20)]
+    assert len({key_id for key_id, _ in made}) == len({key for _, key in made}) == 20
+
+
+# --- in memory ------------------------------------------------------------------------------------------------------
+
+
+class CountedTable:
+    """A table whose questions are counted, and which can be lost."""
+
+    def __init__(self, table: KeyTable) -> None:
+        self._table = table
+        self.asked = 0
+        self.lost = False
+
+    async def state(self) -> tuple[int, int]:
+        self.asked += 1
+        if self.lost:
+            raise StoreUnavailable("lost")
+        return await self._table.state()
+
+    async def digests(self) -> dict[str, bytes]:
+        return await self._table.digests()
+
+
+class Ring:
+    def __init__(self, table: KeyTable, look_every_s: float = LOOK_EVERY_S) -> None:
+        self.table = CountedTable(table)
+        self.clock = ManualClock()
+        self.metrics = Metrics(CollectorRegistry())
+        self.keys = Keyring(self.table, PEPPER, self.metrics, self.clock.now, look_every_s=look_every_s)
+
+    def errors(self) -> float | None:
+        return self.metrics.registry.get_sample_value("copath_ratelimit_backend_errors_total", {"op": "keys"})
+
+
+@asynccontextmanager
+async def kept(keys: Keyring) -> AsyncIterator[None]:
+    task = asyncio.create_task(keys.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0.01)
+
+
+async def test_a_key_counts_once_it_was_read_and_not_before(table: KeyTable) -> None:
+    key_id, key = await table.create("a partner")
+    ring = Ring(table)
+    assert (ring.keys.known, ring.keys.verified(key)) == (False, None)
+    async with kept(ring.keys):
+        await until(lambda: ring.keys.known)
+    assert ring.keys.verified(key) == key_id
+    assert ring.keys.verified(key[:-1] + ("0" if key[-1] != "0" else "1")) is None
+    assert ring.keys.verified(f"copath_{'0' * 12}_{key[-64:]}") is None
+    assert ring.keys.verified("") is None
+
+
+async def test_a_revoked_key_counts_no_more_at_the_next_look(table: KeyTable) -> None:
+    key_id, key = await table.create("a partner")
+    ring = Ring(table, look_every_s=0.01)
+    async with kept(ring.keys):
+        await until(lambda: ring.keys.verified(key) == key_id)
+        await table.revoke(key_id)
+        await until(lambda: ring.keys.verified(key) is None)
+
+
+async def test_a_new_key_is_looked_for_and_a_thousand_unknown_ones_once_a_second(table: KeyTable) -> None:
+    ring = Ring(table)
+    unknown = [f"copath_{number:012x}_{'ab' * 32}" for number in range(1000)]
+    assert await asyncio.gather(*(ring.keys.looked_up(each) for each in unknown)) == [None] * 1000
+    assert ring.table.asked == 1
+    key_id, key = await table.create("a partner")
+    assert await ring.keys.looked_up(key) is None, "looked a moment ago"
+    ring.clock.move(LOOK_AGAIN_S)
+    assert await ring.keys.looked_up("no key at all") is None
+    assert ring.table.asked == 1
+    assert await ring.keys.looked_up(key) == key_id
+    assert ring.table.asked == 2
+
+
+async def test_without_a_database_the_keys_known_last_count_on(table: KeyTable) -> None:
+    key_id, key = await table.create("a partner")
+    ring = Ring(table)
+    assert await ring.keys.looked_up(key) == key_id
+    ring.table.lost = True
+    ring.clock.move(3600.0)
+    assert await ring.keys.looked_up(f"copath_{'0' * 12}_{'ab' * 32}") is None
+    assert ring.keys.verified(key) == key_id
+    assert ring.keys.known
+    assert ring.errors() == 1
+
+
+async def test_keys_are_compared_in_constant_time_whether_or_not_their_id_is_known(
+    table: KeyTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key_id, key = await table.create("a partner")
+    ring = Ring(table)
+    await ring.keys.looked_up(key)
+    compared: list[int] = []
+    honest = hmac.compare_digest
+
+    def counted(one: bytes, other: bytes) -> bool:
+        compared.append(len(other))
+        return honest(one, other)
+
+    monkeypatch.setattr(hmac, "compare_digest", counted)
+    for shown in (key, f"copath_{'0' * 12}_{key[-64:]}", f"copath_{key_id}_{'0' * 64}"):
+        ring.keys.verified(shown)
+    assert compared == [32, 32, 32]
