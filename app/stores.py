@@ -17,6 +17,7 @@ from app.settings import Settings
 from app.store.anchor_rows import SqlAnchorRows
 from app.store.blocks import BlockStoreRules, ChainBlocks, PackedBlocks, open_block_store
 from app.store.database import Database, DatabaseRefused, open_database
+from app.store.leases import SqlLeases
 from app.store.ledger import SqlLedger
 from app.store.migrating import make_ready, until_ready
 
@@ -33,9 +34,12 @@ class StoresRefused(Exception):
 class Stores:
     """Owned by the house, which runs `run`."""
 
-    def __init__(self, database: Database, blocks: PackedBlocks | None) -> None:
+    def __init__(self, database: Database, blocks: PackedBlocks | None, *, blocks_are_shared: bool = False) -> None:
+        """`blocks_are_shared`: other processes read what this one writes."""
         self.database = database
         self._blocks = blocks
+        self.blocks_are_shared = blocks_are_shared
+        self._leases = None if database.is_sqlite else SqlLeases(database)
 
     def __repr__(self) -> str:
         return f"<Stores {self.database!r} {self._blocks!r}>"
@@ -47,6 +51,11 @@ class Stores:
     def anchor_rows_of(self, chain_key: int, source: str) -> SqlAnchorRows:
         """The anchors that are kept of one chain and source."""
         return SqlAnchorRows(self.database, chain_key, source)
+
+    @property
+    def leases(self) -> SqlLeases | None:
+        """By which processes divide work among themselves; None where there is one process, as with SQLite."""
+        return self._leases
 
     def blocks_of(self, chain_key: int, name: str) -> ChainBlocks | None:
         """The blocks of one chain, where blocks are kept."""
@@ -82,7 +91,7 @@ async def open_stores(settings: Settings, metrics: Metrics) -> AsyncIterator[Sto
             raise StoresRefused(f"block_store_url: {error}") from None
         if blocks is not None:
             parts.push_async_callback(blocks.aclose)
-        yield Stores(database, blocks)
+        yield Stores(database, blocks, blocks_are_shared=_is_shared(settings))
 
 
 async def _ready_soon(database: Database) -> None:
@@ -91,6 +100,14 @@ async def _ready_soon(database: Database) -> None:
             await make_ready(database)
     except (StoreUnavailable, TimeoutError):
         log.warning("database_awaited", extra={"database": database.name})
+
+
+def _is_shared(settings: Settings) -> bool:
+    """An object store is, and a directory is not, unless somebody knows better."""
+    if settings.block_store_url is None:
+        return False
+    said = settings.block_store.shared
+    return not settings.block_store_url.startswith("file:") if said is None else said
 
 
 def _open_blocks(settings: Settings, metrics: Metrics) -> PackedBlocks | None:

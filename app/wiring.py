@@ -104,6 +104,8 @@ async def build_chain(
         MonotonicClock(),
         ledger=stores.ledger_of(chosen.chain_key),
         store=stores.blocks_of(chosen.chain_key, chosen.name),
+        leases=stores.leases,
+        store_is_shared=stores.blocks_are_shared,
     )
     for loop in chain.loops:
         metrics.register_task(loop.name)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from app.core.blocks import BlockName
 
-from .ports import Upstream
+from .ports import Watched
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Agreed:
     outvoted: frozenset[str] = frozenset()
 
 
-async def on_claims(upstream: Upstream, claims: Mapping[str, BlockName], voters: Collection[str]) -> Agreed:
+async def on_claims(upstream: Watched, claims: Mapping[str, BlockName], voters: Collection[str]) -> Agreed:
     """What follows from the finalized blocks that nodes claim, by their names. `voters` may contradict without a claim.
 
     The lowest of the claims that are not outvoted counts. Raises nothing: who cannot be asked contradicts nobody.
@@ -42,7 +42,7 @@ async def on_claims(upstream: Upstream, claims: Mapping[str, BlockName], voters:
     return Agreed(None, 0, disputed)
 
 
-async def on_height(upstream: Upstream, height: int, voters: Collection[str]) -> Agreed:
+async def on_height(upstream: Watched, height: int, voters: Collection[str]) -> Agreed:
     """Whether the nodes have one block at `height`, counted down from their lowest head."""
     hashes: dict[bytes, set[str]] = {}
     for sighting in await upstream.names_at(height):
@@ -58,7 +58,7 @@ async def on_height(upstream: Upstream, height: int, voters: Collection[str]) ->
 
 
 async def _sides(
-    upstream: Upstream, claimant: str, top: BlockName, claims: Mapping[str, BlockName], voters: Collection[str]
+    upstream: Watched, claimant: str, top: BlockName, claims: Mapping[str, BlockName], voters: Collection[str]
 ) -> tuple[set[str], frozenset[str]]:
     """Who has the claimed block, or is on the way to it, and who has another."""
     at_top = {sighting.upstream: sighting.block for sighting in await upstream.names_at(top.height)}

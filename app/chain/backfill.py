@@ -28,6 +28,7 @@ from app.core.setbacks import Setbacks
 from .cache import BlockCache
 from .fill import Verdict, judge
 from .head import HeadTracker
+from .office import Office
 from .permits import Permits
 from .ports import Anchors, Builder, Clock, Ledger
 from .rules import ChainRules
@@ -55,6 +56,7 @@ class State(enum.StrEnum):
     """What the backfill of a chain is doing. The values are shown in listings."""
 
     OFF = "off"
+    ELSEWHERE = "done by another replica"
     WAITING = "waiting for a finalized height"
     FILLING = "filling"
     FAILING = "failing"
@@ -81,7 +83,9 @@ class Backfill:
         block_at: Callable[[int], Awaitable[ProvableBlock]],
         turns: asyncio.Semaphore,
         clock: Clock,
+        office: Office | None = None,
     ) -> None:
+        """`office`: where several processes share the ledger, one of them does this at a time; None for one alone."""
         self._rules = rules
         self._head = head
         self._cache = cache
@@ -91,6 +95,7 @@ class Backfill:
         self._block_at = block_at
         self._turns = turns
         self._clock = clock
+        self._office = office
         self._builder = builder
         self._breadth = Breadth()
         self._backlog = Backlog(rules.retention_blocks, fewest=rules.anchor_interval)
@@ -117,6 +122,8 @@ class Backfill:
             return State.OFF
         if self._head.heads.finalized is None:
             return State.WAITING
+        if self._office is not None and not self._office.held:
+            return State.ELSEWHERE
         if self._setbacks.outage:
             return State.SPENT if self.last_error == UpstreamBudgetExhausted.code else State.FAILING
         return State.FILLING if self.remaining else State.CAUGHT_UP
@@ -161,13 +168,23 @@ class Backfill:
         self._in_flight.clear()
         await self._tell_ledger_of_reorg()
         self._backlog.restore(await self._ledger.done())
-        async with asyncio.TaskGroup() as group:
-            while True:
-                self._wake.clear()
-                await self._tell_ledger_of_reorg()
-                await self._follow_head()
-                self._begin(group)
-                await self._something_changes()
+        try:
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    self._wake.clear()
+                    await self._turn(group)
+                    await self._something_changes()
+        finally:
+            if self._office is not None:
+                await self._office.leave()
+
+    async def _turn(self, group: asyncio.TaskGroup) -> None:
+        await self._tell_ledger_of_reorg()
+        if self._office is not None and await self._office.entered():
+            self._backlog.restore(await self._ledger.done())  # what whoever did this before has done
+        await self._follow_head()
+        if self._office is None or self._office.held:
+            self._begin(group)
 
     async def fill_range(
         self,
@@ -270,7 +287,8 @@ class Backfill:
 
     async def _something_changes(self) -> None:
         now = self._clock.now()
-        at = self._setbacks.next_at(now)
+        times = [self._setbacks.next_at(now), None if self._office is None else self._office.due_at]
+        at = min((each for each in times if each is not None), default=None)
         try:
             async with asyncio.timeout(None if at is None else at - now):
                 await self._wake.wait()

@@ -15,6 +15,7 @@ from .backfill import Backfill
 from .cache import BlockCache
 from .head import HeadTracker
 from .keeping import Keeping
+from .office import Office
 from .permits import Permits
 from .ports import Anchors, Builder, Clock
 from .rules import ChainRules
@@ -37,9 +38,10 @@ class Background:
         root_at: Callable[[int], Awaitable[bytes]],
         metrics: Metrics,
         clock: Clock,
+        office: Office | None = None,
     ) -> None:
         """`block_at` yields the checked canonical block of a finalized height, filled in the class BACKFILL; `root_at` its usc
-        root, and fills it only where that is not known."""
+        root, and fills it only where that is not known. `office`: whoever holds it backfills for all processes."""
         self._metrics = metrics
         self._loops: list[tuple[Loop, Purpose, Callable[[], Awaitable[None]]]] = [
             (Loop(f"head:{rules.name}"), Purpose.HEAD, head.run)
@@ -57,7 +59,9 @@ class Background:
         self.backfill: Backfill | None = None
         if keeping is not None:
             self._loops.append((Loop(f"keeping:{rules.name}"), Purpose.BACKFILL, keeping.run))
-            self.backfill = Backfill(rules, head, cache, permits, keeping, anchors, builder, block_at, turns, clock)
+            self.backfill = Backfill(
+                rules, head, cache, permits, keeping, anchors, builder, block_at, turns, clock, office
+            )
             self._loops.append((Loop(f"backfill:{rules.name}"), Purpose.BACKFILL, self.backfill.run))
 
     def __repr__(self) -> str:

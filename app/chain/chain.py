@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from app.core.blocks import BlockRef, Noted
 from app.core.budget import Priority
 from app.core.errors import BlockNotReady, NotFinalized
-from app.core.finality import Finality, Level
+from app.core.finality import Level
 from app.core.provable_block import ProvableBlock
 from app.core.waiting import Waiting
 from app.metrics import Metrics
@@ -27,27 +26,20 @@ from .cache import BlockCache
 from .canon import Canon
 from .continuing import Continuing, Continuity
 from .filling import Filling
-from .finding import Finding
+from .finding import Finding, Found
 from .head import HeadTracker
 from .keeping import Keeping
 from .known import Known
 from .listing import listing_of, reasons_of
 from .load import Load
 from .news import News
-from .ports import Anchors, BlockStore, Builder, Clock, Ledger, Upstream
+from .office import Office
+from .ports import Anchors, BlockStore, Builder, Clock, Leases, Ledger, Upstream
 from .roots import Roots
 from .rules import ChainRules
+from .shared_head import SharedHead
+from .sharing import Sharing
 from .supervision import Loop
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A checked block, how final it is, and whether it was at hand. `index` is set when it was found by transaction hash."""
-
-    block: ProvableBlock
-    finality: Finality
-    cached: bool
-    index: int | None = None
 
 
 class Chain:
@@ -64,9 +56,12 @@ class Chain:
         *,
         ledger: Ledger | None = None,
         store: BlockStore | None = None,
+        leases: Leases | None = None,
+        store_is_shared: bool = False,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """`anchors` None: no usc proofs. `ledger` None: no backfill. `store` None: blocks are kept in memory alone."""
+        """`anchors` None: no usc proofs. `ledger` None: no backfill. `store` None: blocks are in memory alone. `leases`: several
+        processes serve this chain; `store_is_shared`: and keep their blocks in one store."""
         self._rules = rules
         self._upstream = upstream
         self.anchors = anchors
@@ -78,9 +73,10 @@ class Chain:
         self.anchor_source = rules.anchor_source
         news = News(rules.name, metrics)
         self.head = HeadTracker(
-            upstream,
+            upstream if leases is None else SharedHead(rules, upstream, leases),
             rules.finality,
             clock,
+            direct=upstream,
             on_reorg=self._on_reorg,
             on_progress=self._on_head,
             on_traced=news.on_traced,
@@ -124,6 +120,9 @@ class Chain:
             on_landed=self._on_landed,
             jitter=jitter,
         )
+        self.sharing: Sharing | None = None
+        if leases and self.keeping and store_is_shared:
+            self.sharing = self.filling.sharing = Sharing(rules.key, leases, self.keeping)
         self._finding = Finding(
             rules,
             upstream,
@@ -154,6 +153,7 @@ class Chain:
             self._root_ahead,
             metrics,
             clock,
+            None if leases is None else Office(f"backfill:{rules.key}", leases, clock),
         )
         self.anchored = self._background.anchored
         self.backfill = self._background.backfill
@@ -171,8 +171,7 @@ class Chain:
     @property
     def full_word(self) -> tuple[str, int]:
         """`by` and `sources` of a finality that every configured upstream stands behind: the same on every replica."""
-        nodes = len(self._upstream.states())
-        if nodes > 1:
+        if (nodes := len(self._upstream.states())) > 1:
             return "quorum", nodes
         return ("rpc-tag" if self._rules.finality.mode == "tag" else "depth"), 1
 
@@ -306,6 +305,8 @@ class Chain:
         await self.filling.aclose()
         await self.canon.aclose()
         await self._finding.aclose()
+        if self.sharing is not None:
+            await self.sharing.aclose()
         if self.keeping is not None:
             await self.keeping.aclose()
 
@@ -335,8 +336,7 @@ class Chain:
         safe = self.head.heads.safe
         if safe is not None:
             self._metrics.chain_safe_head.labels(self.name).set(safe)
-        finalized = self.head.heads.finalized
-        if self.keeping is not None and finalized is not None:
+        if self.keeping is not None and (finalized := self.head.heads.finalized) is not None:
             self.keeping.became_final(finalized)
 
     def _on_reorg(self, height: int) -> None:

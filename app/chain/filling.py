@@ -34,6 +34,7 @@ from .flight import Fill, Flights, Stage
 from .permits import Permits, PermitShift
 from .ports import Builder, Clock, Upstream
 from .rules import ChainRules
+from .sharing import Sharing
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +82,8 @@ class Filling:
         self._anchored = anchored
         self._is_final = is_final
         self._on_landed = on_landed
+        self.sharing: Sharing | None = None
+        """Set by the chain where several processes share a block store."""
         self.flights: Flights[BlockRef, ProvableBlock] = Flights(
             clock, fill_deadline_s=rules.fill_deadline_s, jitter=jitter
         )
@@ -102,7 +105,7 @@ class Filling:
         try:
             return await self.flights.get(
                 ref,
-                lambda fill: self._fill(ref, fill),
+                lambda fill: self._fill_in_turn(ref, fill),
                 land=lambda block: self._land(block, ref, was_final),
                 priority=priority,
                 deadline=ends_at,
@@ -120,6 +123,17 @@ class Filling:
     async def aclose(self) -> None:
         """Ends what is in flight; returns when the work under way has ended too."""
         await self.flights.aclose()
+
+    async def _fill_in_turn(self, ref: BlockRef, fill: Fill) -> ProvableBlock:
+        """What another process fills, or has just filled, is taken from there. Backfill is done by one of them anyway."""
+        if self.sharing is None or fill.priority is not Priority.REQUEST:
+            return await self._fill(ref, fill)
+        async with self.sharing.turn(ref) as turn:
+            if turn.block is not None:
+                return turn.block
+            block = await self._fill(ref, fill)
+            turn.done(block)
+            return block
 
     async def _fill(self, ref: BlockRef, fill: Fill) -> ProvableBlock:
         """One fetch and one build. The permit is held until the build has truly ended, but not while the fetch sleeps (P6)."""

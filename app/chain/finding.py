@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from app.core.blocks import BlockRef, Noted, Position
 from app.core.budget import Priority
 from app.core.deadlines import deadline, require_useful
 from app.core.errors import BlockNotOnSourceChain, InconsistentSource, TxHashNotFound
+from app.core.finality import Finality
 from app.core.hexadecimal import to_hex
 from app.core.provable_block import ProvableBlock
 
@@ -29,6 +31,16 @@ from .rules import ChainRules
 
 REPLACED_TRIES = 3
 """How often a block is looked for again when a reorg replaced it, or moved a transaction out of it, while it was filled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A checked block, how final it is, and whether it was at hand. `index` is set when it was found by transaction hash."""
+
+    block: ProvableBlock
+    finality: Finality
+    cached: bool
+    index: int | None = None
 
 
 class Finding:

@@ -19,12 +19,16 @@ from app.core.purpose import Purpose, bare_context, for_purpose
 from app.core.quorum import NEAR_BLOCKS, Choice, Steadiness, choose
 
 from .agreement import Agreed, on_claims, on_height
-from .ports import Clock, Upstream
+from .ports import Clock, Watched
 from .reorgs import Reorg, SeenBlocks
 from .rounds import Rounds
 
 STANDING_STILL_S = 60.0
 """A node whose head has not moved for so long, and for three blocks, has no say beside nodes that are ahead of it."""
+
+
+TAG_EVERY = 4
+"""Rounds of which one asks for what is safe and final too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +55,26 @@ class HeadTracker:
 
     def __init__(
         self,
-        upstream: Upstream,
+        upstream: Watched,
         rule: FinalityRule,
         clock: Clock,
         *,
+        direct: Watched | None = None,
         on_reorg: Callable[[int], None],
         on_progress: Callable[[], None] = lambda: None,
         on_traced: Callable[[Reorg], None] = lambda _: None,
         on_dispute: Callable[[frozenset[str]], None] = lambda _: None,
         interval_s: float = 2.0,
-        tag_every: int = 4,
+        tag_every: int = TAG_EVERY,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`on_reorg` hears from which height on blocks were replaced: at once when one is seen, and again when it is found to
-        reach deeper; `on_traced` of the whole of it, once. `on_dispute`: these nodes came to contradict each other about
-        what is final."""
+        """`direct` is asked where `upstream` may answer from what was seen a moment ago, and that will not do.
+
+        `on_reorg` hears from which height on blocks were replaced: at once when one is seen, and again when it is found to reach
+        deeper; `on_traced` of the whole of it, once. `on_dispute`: these nodes came to contradict each other about what is final.
+        """
         self._upstream = upstream
+        self._direct = upstream if direct is None else direct
         self._rule = rule
         self._clock = clock
         self._on_reorg = on_reorg
@@ -123,7 +131,9 @@ class HeadTracker:
 
     def finality_of(self, height: int) -> Finality:
         """How sure the chain is of `height`, and on whose word."""
-        if self.observed_at is None:  # restored: the word that it stood on then is the one that it would be asked for now
+        if (
+            self.observed_at is None
+        ):  # restored: the word that it stood on then is the one that it would be asked for now
             by = "rpc-tag" if self._rule.mode == "tag" else "depth"
             return Finality(self.heads.level_of(height), by, 1)
         return self.heads.finality_of(height)
@@ -151,10 +161,11 @@ class HeadTracker:
                 self.last_error, failed = error.message, True
             await rounds.rest(moved=self.heads.head != before, failed=failed)
 
-    async def poll(self, *, all_tags: bool = False) -> None:
-        """One round: the head each time, safe and finalized every few rounds. Raises `ProofError` when nothing was heard."""
+    async def poll(self, *, all_tags: bool = False, fresh: bool = False) -> None:
+        """One round: the head each time, `fresh` from the nodes themselves; safe and finalized every few rounds. Raises
+        `ProofError` when nothing was heard."""
         wants_tags = self._rule.mode == "tag" and (all_tags or self._tags_due())
-        heads = await self._blocks_under("latest")
+        heads = await self._blocks_under("latest", self._direct if fresh else self._upstream)
         choice = None
         if heads:
             choice = choose(heads, frozen=self._standing_still(heads), floor=self.heads.finalized)
@@ -178,7 +189,9 @@ class HeadTracker:
             with for_purpose(Purpose.HEAD):
                 # A bare context: the deadline of whoever came first is not everybody's.
                 context = bare_context()
-            self._refreshing = asyncio.get_running_loop().create_task(self.poll(), name="head-refresh", context=context)
+            self._refreshing = asyncio.get_running_loop().create_task(
+                self.poll(fresh=True), name="head-refresh", context=context
+            )
             self._refreshing.add_done_callback(_retrieve)
         await asyncio.shield(self._refreshing)
 
@@ -198,9 +211,9 @@ class HeadTracker:
 
     # --- what the nodes say -----------------------------------------------------------------------------------------
 
-    async def _blocks_under(self, tag: str) -> dict[str, BlockName]:
+    async def _blocks_under(self, tag: str, nodes: Watched) -> dict[str, BlockName]:
         """The block under a tag, by node; without the nodes that know no such tag."""
-        sightings = await self._upstream.sightings(tag)
+        sightings = await nodes.sightings(tag)
         return {sighting.upstream: sighting.block for sighting in sightings if sighting.block is not None}
 
     def _standing_still(self, heads: Mapping[str, BlockName]) -> frozenset[str]:
@@ -248,7 +261,7 @@ class HeadTracker:
     async def _claims(self, tag: str) -> tuple[dict[str, BlockName], str | None]:
         """The blocks under a tag, and why none was heard of. A node without the tag, or without an answer, still has a head."""
         try:
-            return await self._blocks_under(tag), None
+            return await self._blocks_under(tag, self._upstream), None
         except ProofError as error:
             return {}, error.message
 

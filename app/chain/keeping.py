@@ -20,13 +20,11 @@ from typing import TypeVar
 from cachetools import LRUCache
 
 from app.core.blocks import Noted, Position
-from app.core.deadlines import deadline
-from app.core.errors import ContentInvalid, ProofError
 from app.core.lasting import StoreUnavailable
 from app.core.provable_block import ProvableBlock
 
 from .cache import BlockCache
-from .flight import Flights, Stage
+from .kept_blocks import KeptBlocks
 from .kinship import Kinship, Nodes, kinship_of
 from .ports import BlockStore, Builder, Clock, Ledger
 
@@ -45,9 +43,6 @@ MAX_WAITING = 512
 
 LAST_FLUSH_S = 2.5
 """How long the end of the process waits for what is still to be kept."""
-
-PACKED_HERE_BYTES = 1 << 20
-"""Packing a larger block is left to a thread."""
 
 
 class Keeping:
@@ -73,11 +68,8 @@ class Keeping:
         self._chain = chain
         self._nodes = nodes
         self._ledger = ledger
-        self._store = store
-        self._builder = builder
-        self._cache = cache
+        self._blocks = None if store is None else KeptBlocks(chain, store, builder, cache, clock, jitter)
         self._clock = clock
-        self._reads: Flights[bytes, ProvableBlock | None] = Flights(clock, first_stage=Stage.RESOLVING, jitter=jitter)
         self._waiting: deque[tuple[ProvableBlock | None, Noted | None]] = deque()
         self._notes: list[Noted] = []
         self._writing = (
@@ -123,31 +115,8 @@ class Keeping:
         return await self._told(lambda: self._ledger.roots(first, last)) or ()
 
     async def block(self, block_hash: bytes) -> ProvableBlock | None:
-        """The block that is kept under this hash, checked again and now in memory; None when there is none that is worth
-        anything. Read once for all who ask meanwhile."""
-        if self._store is None:
-            return None
-        return await self._reads.get(
-            block_hash, lambda _: self._read(block_hash), land=self._into_memory, deadline=deadline.get()
-        )
-
-    def _into_memory(self, block: ProvableBlock | None) -> None:
-        if block is not None:
-            self._cache.land(block)
-
-    async def _read(self, block_hash: bytes) -> ProvableBlock | None:
-        assert self._store is not None
-        packed = await self._store.get(block_hash)
-        if packed is None:
-            return None
-        try:
-            return await self._builder.reopen(packed, block_hash)
-        except ContentInvalid as error:
-            log.warning("a kept block is dropped", extra={"chain": self._chain, "check": error.check})
-            await self._store.drop(block_hash)
-        except ProofError:  # no builder to be had: the block is as good as absent
-            pass
-        return None
+        """The block that is kept under this hash, checked again and now in memory; None when there is none."""
+        return None if self._blocks is None else await self._blocks.get(block_hash)
 
     async def _told(self, ask: Callable[[], Awaitable[T]]) -> T | None:
         if self._clock.now() < self._silent_until or self.kinship not in (Kinship.UNSEEN, Kinship.SAME):
@@ -173,7 +142,7 @@ class Keeping:
 
     def landed(self, block: ProvableBlock, noted: Noted | None) -> None:
         """A checked block came in; `noted` is what to write down where it is the one at its height for good."""
-        if not block.settled or (noted is None and self._store is None):
+        if not block.settled or (noted is None and self._blocks is None):
             return
         self._queue(block, noted)
 
@@ -223,7 +192,8 @@ class Keeping:
 
     async def aclose(self) -> None:
         """Ends the reads under way, and keeps what waits if that takes moments."""
-        await self._reads.aclose()
+        if self._blocks is not None:
+            await self._blocks.aclose()
         try:
             async with asyncio.timeout(LAST_FLUSH_S):
                 await self.flush()
@@ -237,7 +207,8 @@ class Keeping:
             block, noted = self._waiting.popleft()
             if noted is not None:
                 self._notes.append(noted)
-            await self._put(block)
+            if self._blocks is not None and block is not None:
+                await self._blocks.put(block)
         self.dropped += max(0, len(self._notes) - MAX_WAITING)
         self._notes = self._notes[-MAX_WAITING:]
         if self._clock.now() < self._silent_until:
@@ -277,12 +248,9 @@ class Keeping:
                 self._notes = notes + self._notes
                 raise
 
-    async def _put(self, block: ProvableBlock | None) -> None:
-        if self._store is None or block is None:
-            return
-        large = block.size_bytes > PACKED_HERE_BYTES
-        packed = await asyncio.to_thread(block.pack) if large else block.pack()
-        self._store.put(block.block_hash, block.height, packed)
+    async def put_through(self, block: ProvableBlock) -> bool:
+        """Writes a block into the store. Whether others who share it can read it from now on."""
+        return self._blocks is not None and await self._blocks.put_through(block)
 
     # --- the ledger, for whoever waits until it is done ----------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar
 
 from app.core.blocks import BlockBodies, BlockName, BlockRef, Noted, Position, Sighting
 from app.core.continuity import Bracket
+from app.core.leases import Lease
 from app.core.provable_block import BuildRequest, ProvableBlock
 
 __all__ = [
@@ -18,10 +19,12 @@ __all__ = [
     "Builder",
     "Clock",
     "Herald",
+    "Leases",
     "Ledger",
     "Noted",
     "Position",
     "Upstream",
+    "Watched",
 ]
 
 T = TypeVar("T")
@@ -39,6 +42,17 @@ class Herald(Protocol):
         """Returns when there is a reason to ask, which may be that no more will be said; at once where one came up since the last
         return. Only ever awaited by one at a time."""
         ...
+
+
+class Watched(Protocol):
+    """What following the head of a chain asks of its nodes: a part of `Upstream`, with its guarantees."""
+
+    @property
+    def herald(self) -> Herald | None: ...
+    async def sightings(self, tag: str) -> tuple[Sighting, ...]: ...
+    async def names_at(self, height: int) -> tuple[Sighting, ...]: ...
+    async def name_of(self, height: int) -> BlockName | None: ...
+    def set_aside(self, names: Iterable[str]) -> None: ...
 
 
 class Upstream(Protocol):
@@ -78,6 +92,10 @@ class Upstream(Protocol):
     @property
     def herald(self) -> Herald | None:
         """Of those nodes that announce their heads; None where none offers to."""
+        ...
+
+    def note_heads(self, sightings: Sequence[Sighting]) -> None:
+        """These blocks were shown as their heads by nodes of these names, to another process, a moment ago."""
         ...
 
     @property
@@ -223,8 +241,32 @@ class BlockStore(Protocol):
         """Takes a packed block for writing. Waits for nothing; what finds no room is dropped, and counted."""
         ...
 
+    async def put_through(self, block_hash: bytes, height: int, packed: bytes) -> bool:
+        """Writes a packed block, or waits until it is written. Whether it is where others who share this store read it."""
+        ...
+
     async def drop(self, block_hash: bytes) -> None:
         """What is kept under this hash turned out to be no such block."""
+        ...
+
+
+class Leases(Protocol):
+    """Things that one of several processes does, by rows that expire on one clock for all. Raises `StoreUnavailable`."""
+
+    async def take(self, name: str, for_s: float) -> Lease:
+        """The lease of `name`: ours for `for_s` seconds if it was free, had expired, or was ours; else as it stands."""
+        ...
+
+    async def look(self, name: str) -> Lease | None:
+        """The lease as it stands; None when nobody holds it."""
+        ...
+
+    async def leave(self, name: str, note: bytes, for_s: float) -> None:
+        """What we hold is done: `note` stands there for `for_s` seconds, and nobody takes the lease meanwhile."""
+        ...
+
+    async def release(self, name: str) -> None:
+        """What we hold is given back, undone."""
         ...
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from app.core.blocks import BlockName
 
-from .ports import Upstream
+from .ports import Watched
 
 REMEMBERED = 256
 DEEPEST_WALK = 64
@@ -58,16 +58,16 @@ class SeenBlocks:
         last = self._last
         return last if last is not None and last in self._hashes and last < block.height - 1 else None
 
-    async def contradicted(self, upstream: Upstream, height: int) -> bool:
-        """Whether the chain has another block now at a height that was seen. Raises as `Upstream.name_of`."""
+    async def contradicted(self, upstream: Watched, height: int) -> bool:
+        """Whether the chain has another block now at a height that was seen. Raises as `Watched.name_of`."""
         seen = self._hashes.get(height)
         name = await upstream.name_of(height)
         return name is not None and name.block_hash != seen
 
-    async def began_at(self, upstream: Upstream, shown_at: int) -> int:
+    async def began_at(self, upstream: Watched, shown_at: int) -> int:
         """The lowest height that a reorg shown at `shown_at` may have replaced: one above the highest block that still stands.
 
-        Forgets what does not. Raises as `Upstream.name_of`.
+        Forgets what does not. Raises as `Watched.name_of`.
         """
         lowest = shown_at
         for height in sorted((height for height in self._hashes if height < shown_at), reverse=True)[:DEEPEST_WALK]:

@@ -79,6 +79,11 @@ class ConsumerSettings(Model):
     expected_replicas: Count = 1
     trusted_proxies: tuple[Network, ...] = ()
 
+    @property
+    def told_apart(self) -> bool:
+        """Whether anything is configured for which it matters who asks."""
+        return self.api_keys_required or self.pepper is not None or self.max_in_flight is not None or self.rate.enabled
+
 
 class SaturationSettings(Model):
     threshold_secs: SecondsOrZero = 10.0
@@ -233,6 +238,7 @@ class BlockStoreSettings(Model):
     local_path: File | None = "blocks"
     max_bytes: Size = 10 * 2**30
     max_age_secs: Seconds | None = 30 * 86400.0
+    shared: bool | None = None
 
 
 class Settings(Model):

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -55,6 +55,9 @@ class _Waiting:
     entry: bytes | None
     tiers: Sequence[GuardedTier]
     dropped: bool = False
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    shared: bool = False
+    """Once it has ended: whether it lies in the last tier, where others read it."""
 
     @property
     def held_bytes(self) -> int:
@@ -128,6 +131,15 @@ class PackedBlocks:
         if key not in self._waiting and key not in self._writing:
             self._enqueue(key, _Waiting(chain, height, packed, None, self._tiers))
 
+    async def write_through(self, key: EntryKey, chain: str, height: int, packed: bytes) -> bool:
+        """As `write_behind`, and waits until it is done. Whether the block lies where others who share the store read it."""
+        self.write_behind(key, chain, height, packed)
+        item = self._waiting.get(key) or self._writing.get(key)
+        if item is None:
+            return False
+        await item.ended.wait()
+        return item.shared
+
     def _enqueue(self, key: EntryKey, item: _Waiting) -> None:
         if key in self._waiting or key in self._writing:
             return
@@ -144,6 +156,7 @@ class PackedBlocks:
         item = self._waiting.pop(key, None)
         if item is not None:
             self._waiting_bytes -= item.held_bytes
+            item.ended.set()
         if key in self._writing:
             self._writing[key].dropped = True
         await self._remove(key, self._tiers)
@@ -173,28 +186,30 @@ class PackedBlocks:
             self._writing[key] = item
             written = False
             try:
-                await self._write(key, item)
+                item.shared = await self._write(key, item)
                 written = True
             finally:
                 del self._writing[key]
                 if written or item.dropped:
                     self._waiting_bytes -= item.held_bytes
+                    item.ended.set()
                 else:  # cut short: whoever closes this store may still write it
                     self._waiting = {key: item} | self._waiting
             if item.dropped:
                 await self._remove(key, item.tiers)
 
-    async def _write(self, key: EntryKey, item: _Waiting) -> None:
+    async def _write(self, key: EntryKey, item: _Waiting) -> bool:
         entry = item.entry
         if entry is None:
             try:
                 entry = await self._codec.run(partial(encode_entry, key, item.height, item.packed), CODEC_LIMIT_S)
             except (TimeoutError, ValueError):
                 self._metrics.block_store_unwritten_total.labels(item.chain).inc()
-                return
+                return False
+        written = False
         for tier in item.tiers:
-            if not item.dropped:
-                await tier.write(key, item.chain, entry)
+            written = not item.dropped and await tier.write(key, item.chain, entry)
+        return written and item.tiers == self._tiers
 
     async def _sweep_for_ever(self, directory: LocalTier) -> None:
         while True:
@@ -214,6 +229,7 @@ class PackedBlocks:
         except TimeoutError:
             pass
         for item in self._waiting.values():
+            item.ended.set()
             self._metrics.block_store_unwritten_total.labels(item.chain).inc()
         self._waiting.clear()
         self._waiting_bytes = 0
@@ -247,6 +263,10 @@ class ChainBlocks:
     def put(self, block_hash: bytes, height: int, packed: bytes) -> None:
         """As the port says."""
         self._blocks.write_behind(EntryKey(self._chain_key, block_hash), self._chain, height, packed)
+
+    async def put_through(self, block_hash: bytes, height: int, packed: bytes) -> bool:
+        """As the port says."""
+        return await self._blocks.write_through(EntryKey(self._chain_key, block_hash), self._chain, height, packed)
 
     async def drop(self, block_hash: bytes) -> None:
         """As the port says."""

@@ -32,7 +32,10 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-DISK_THREADS = 4
+DISK_THREADS = 3
+"""For reading, and as many for writing: a sweep may hold up writes, and nothing holds up reads."""
+
+SWEEP_LIMIT_S = 600.0
 REQUESTS_AT_ONCE = 16
 ENOUGH_SUCCESSES = 3
 """In a row, to say that what failed works again."""
@@ -78,19 +81,20 @@ class DirectoryTier:
 
     def __init__(self, directory: BlockDirectory) -> None:
         self._directory = directory
-        self._threads = Threads("block-store-disk", DISK_THREADS)
+        self._reading = Threads("block-store-read", DISK_THREADS)
+        self._writing = Threads("block-store-write", DISK_THREADS)
 
     def __repr__(self) -> str:
         return f"<DirectoryTier {self._directory!r}>"
 
     async def read(self, path: str) -> bytes | None:
-        return await self._run(partial(self._directory.read, path), self.read_limit_s)
+        return await self._run(self._reading, partial(self._directory.read, path), self.read_limit_s)
 
     async def write(self, path: str, entry: bytes) -> None:
-        await self._run(partial(self._directory.write, path, entry), self.write_limit_s)
+        await self._run(self._writing, partial(self._directory.write, path, entry), self.write_limit_s)
 
     async def remove(self, path: str) -> None:
-        await self._run(partial(self._directory.remove, path), self.read_limit_s)
+        await self._run(self._reading, partial(self._directory.remove, path), self.read_limit_s)
 
     @property
     def held_bytes(self) -> int:
@@ -102,14 +106,15 @@ class DirectoryTier:
 
     async def sweep(self) -> None:
         """Looks at every entry, and removes what is too much or too old."""
-        await self._run(self._directory.sweep, 600.0)
+        await self._run(self._writing, self._directory.sweep, SWEEP_LIMIT_S)
 
     def close(self) -> None:
-        self._threads.close()
+        self._reading.close()
+        self._writing.close()
 
-    async def _run(self, work: Callable[[], T], limit_s: float) -> T:
+    async def _run(self, threads: Threads, work: Callable[[], T], limit_s: float) -> T:
         try:
-            return await self._threads.run(work, limit_s)
+            return await threads.run(work, limit_s)
         except OSError as error:
             if isinstance(error, TimeoutError):
                 raise
@@ -269,8 +274,8 @@ class GuardedTier:
             self._metrics.block_store_read_duration_seconds.labels(self.name).observe(self._now() - began_at)
         return found
 
-    async def write(self, key: EntryKey, chain: str, entry: bytes) -> None:
-        """Writes the entry, or counts that it was not."""
+    async def write(self, key: EntryKey, chain: str, entry: bytes) -> bool:
+        """Writes the entry, or counts that it was not. Whether it was."""
         began_at = self._now()
         if not self._writing.breaker.admits(began_at):
             result = "skipped"
@@ -288,6 +293,7 @@ class GuardedTier:
                 result = "failed"
                 self._writing.fail(self._now(), str(failed))
         self._metrics.block_store_writes_total.labels(chain, self.name, result).inc()
+        return result == "ok"
 
     async def remove(self, key: EntryKey) -> None:
         """Removes the entry, if that can be done now: one that stays is refused again whenever it is read."""

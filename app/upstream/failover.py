@@ -27,6 +27,7 @@ from .herald import Herald
 from .listing import listing_of
 from .reading import Absent, NodeReader
 from .retries import Patience
+from .sightings import note_heads
 from .trip import SETBACKS, Crew, Lacking, Setback, Trip
 
 POLL_LIMIT_S = 2.0
@@ -43,8 +44,7 @@ class Failover:
     def __init__(
         self, nodes: Sequence[EvmNode], *, rules: RoutingRules | None = None, patience: Patience | None = None
     ) -> None:
-        if not nodes:
-            raise ValueError("a chain needs a node")
+        assert nodes, "a chain needs a node"
         self.nodes = tuple(nodes)
         self.crew = Crew(self.nodes, rules or RoutingRules(), patience or Patience())
         self.hedging = Hedging(self.crew.budget)
@@ -65,8 +65,7 @@ class Failover:
     @property
     def known_chain_id(self) -> int | None:
         """The chain id that a node proved to serve, or the configured one; None while neither is known."""
-        known = (node.chain_id for node in self.nodes if node.chain_id is not None)
-        return next(known, None)
+        return next((node.chain_id for node in self.nodes if node.chain_id is not None), None)
 
     @property
     def head(self) -> int | None:
@@ -78,6 +77,10 @@ class Failover:
         """Each node by name with what is known of it. Never an address."""
         now = self.crew.patience.now()
         return [listing_of(node, now, self.head) for node in self.nodes]
+
+    def note_heads(self, sightings: Sequence[Sighting]) -> None:
+        """As the port says."""
+        note_heads(self.nodes, sightings, self.crew.patience.now())
 
     def set_aside(self, names: Iterable[str]) -> None:
         """These nodes, and no others, contradict what the rest agree is final: they are not asked, except for where they
@@ -200,10 +203,7 @@ class Failover:
             raise
 
     async def sightings(self, tag: str) -> tuple[Sighting, ...]:
-        """What each node that can be asked has under the tag: None for one that does not know the tag.
-
-        Raises `ProofError` when no node answered.
-        """
+        """What each node that can be asked has under the tag, None for one without it. `ProofError` when no node answered."""
         if len(self.nodes) == 1:
             return (await self._only(tag),)
         trip = self._trip(None)
@@ -215,8 +215,8 @@ class Failover:
     async def names_at(self, height: int) -> tuple[Sighting, ...]:
         """The block that each node has at `height`, None for one that has none although its head is above. A node that cannot
         be asked, or is not that far, is left out."""
-        now = self.crew.patience.now()
-        reaching = [at for at in self._askable(Work.LIGHT) if not self.nodes[at].state.lag(height, now)]
+        askable, now = self._askable(Work.LIGHT), self.crew.patience.now()
+        reaching = [at for at in askable if not self.nodes[at].state.lag(height, now)]
 
         async def named(reader: NodeReader) -> BlockName | None:
             try:

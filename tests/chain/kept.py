@@ -80,5 +80,9 @@ class KeptBlocks:
     def put(self, block_hash: bytes, height: int, packed: bytes) -> None:
         self.blocks[block_hash] = packed
 
+    async def put_through(self, block_hash: bytes, height: int, packed: bytes) -> bool:
+        self.blocks[block_hash] = packed
+        return True
+
     async def drop(self, block_hash: bytes) -> None:
         self.blocks.pop(block_hash, None)

@@ -1,0 +1,49 @@
+"""What one of several processes does for all of them: held by a lease that is renewed for as long as its holder lives."""
+
+from __future__ import annotations
+
+from app.core.lasting import StoreUnavailable
+
+from .ports import Clock, Leases
+
+LEASE_S = 10.0
+"""After so long without a word its holder is taken for dead, and another takes over."""
+
+ASK_EVERY_S = 3.0
+
+
+class Office:
+    """Belongs to one loop, which calls `entered` again and again."""
+
+    def __init__(self, name: str, leases: Leases, clock: Clock) -> None:
+        self._name = name
+        self._leases = leases
+        self._clock = clock
+        self.held = False
+        self.due_at = 0.0
+        """When the lease is to be asked for, or renewed, the next time."""
+
+    def __repr__(self) -> str:
+        return f"<Office {self._name} {'held' if self.held else 'not held'}>"
+
+    async def entered(self) -> bool:
+        """Asks for the lease, or renews it, if it is time to. Whether it is ours since just now."""
+        now = self._clock.now()
+        if now < self.due_at:
+            return False
+        self.due_at = now + ASK_EVERY_S
+        before = self.held
+        try:
+            self.held = (await self._leases.take(self._name, LEASE_S)).mine
+        except StoreUnavailable:
+            self.held = False
+        return self.held and not before
+
+    async def leave(self) -> None:
+        """Somebody else may do it from now on."""
+        if self.held:
+            self.held = False
+            try:
+                await self._leases.release(self._name)
+            except StoreUnavailable:
+                return

@@ -1,0 +1,137 @@
+"""One fill per cold block for all replicas: whoever takes the lease of a block fills it, the others wait for what it leaves.
+
+    take lease -- mine ----> fill, put it into the shared store, leave its hash in the lease
+         |------- another's, still filling --> look again in a moment (an expired lease is free: its holder died)
+         `------- another's, done -----------> read the block from the shared store
+
+The lease is renewed while the fill runs, so that the death of its holder costs the others one lease time and no more. Without a
+database everybody fills for himself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from app.core.blocks import BlockRef
+from app.core.lasting import StoreUnavailable
+from app.core.provable_block import ProvableBlock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from .keeping import Keeping
+    from .ports import Leases
+
+log = logging.getLogger(__name__)
+
+LEASE_S = 4.0
+"""How long a fill is waited for after its holder was heard of last."""
+
+RENEW_S = 1.0
+
+LEFT_S = 30.0
+"""How long the hash of a block that was filled is left for those who come late."""
+
+LOOKS_S = (0.02, 0.05, 0.1, 0.2)
+"""Between two looks at another's lease; the last of them again and again."""
+
+
+class Sharing:
+    """Owned by its chain. `pause` is a sleep that tests shorten."""
+
+    def __init__(
+        self,
+        chain_key: int,
+        leases: Leases,
+        keeping: Keeping,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._chain_key = chain_key
+        self._leases = leases
+        self._keeping = keeping
+        self._pause = pause
+        self._leaving: set[asyncio.Task[None]] = set()
+        self.waits = 0
+        self.received = 0
+
+    def __repr__(self) -> str:
+        return f"<Sharing {self._chain_key} {self.waits} waits, {self.received} received>"
+
+    @asynccontextmanager
+    async def turn(self, ref: BlockRef) -> AsyncIterator[Turn]:
+        """The block of another's fill, or the leave to fill it: `Turn.block` is None, and `Turn.done` is to be called with what
+        came of it."""
+        name = f"fill:{self._chain_key}:{ref.height if ref.block_hash is None else ref.block_hash.hex()}"
+        turn = await self._begin(name)
+        renewing = asyncio.create_task(self._renew(name), name=f"lease:{name}") if turn.mine else None
+        try:
+            yield turn
+        finally:
+            if renewing is not None:
+                renewing.cancel()
+                await asyncio.wait({renewing})
+                self._later(self._leave(name, turn.filled))
+
+    async def aclose(self) -> None:
+        """Returns when what was filled has been left for the others, or could not be."""
+        if self._leaving:
+            await asyncio.wait(self._leaving)
+
+    async def _begin(self, name: str) -> Turn:
+        looks = 0
+        try:
+            while True:
+                lease = await self._leases.take(name, LEASE_S)
+                if lease.note is not None:
+                    block = await self._keeping.block(lease.note)
+                    self.received += block is not None
+                    return Turn(mine=False, block=block)
+                if lease.mine:
+                    return Turn(mine=True)
+                self.waits += looks == 0
+                await self._pause(LOOKS_S[min(looks, len(LOOKS_S) - 1)])
+                looks += 1
+        except StoreUnavailable:
+            return Turn(mine=False)
+
+    async def _renew(self, name: str) -> None:
+        while True:
+            await self._pause(RENEW_S)
+            try:
+                await self._leases.take(name, LEASE_S)
+            except StoreUnavailable:
+                log.debug("a lease could not be renewed", extra={"lease": name})
+
+    async def _leave(self, name: str, block: ProvableBlock | None) -> None:
+        """After the fill: never on the way of whoever waits for it here."""
+        try:
+            if block is not None and block.settled and await self._keeping.put_through(block):
+                await self._leases.leave(name, block.block_hash, LEFT_S)
+            else:
+                await self._leases.release(name)
+        except StoreUnavailable:
+            log.debug("a lease could not be given back", extra={"lease": name})
+
+    def _later(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+
+class Turn:
+    """What became of asking for a block's lease."""
+
+    __slots__ = ("block", "filled", "mine")
+
+    def __init__(self, *, mine: bool, block: ProvableBlock | None = None) -> None:
+        self.mine = mine
+        self.block = block
+        self.filled: ProvableBlock | None = None
+
+    def done(self, block: ProvableBlock) -> None:
+        """The block was filled, and is left for the others."""
+        self.filled = block

@@ -1,0 +1,111 @@
+"""Leases in SQL: one row a thing, one statement a question, the database's clock alone.
+
+Whoever finds a row that has expired takes it over in the statement that found it. A row is deleted some time after it expired,
+by whoever takes a lease then.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.core.leases import Lease
+from app.store.database import Database
+
+FORGOTTEN_AFTER_S = 60.0
+PURGED_AT_ONCE = 100
+PURGE_EVERY = 64
+"""Takes between two purges of one process."""
+
+# A note that its holder left is not taken over before it has expired: not by the holder itself either.
+_TAKE = """
+INSERT INTO leases AS held (name, holder, expires_at, note)
+SELECT CAST(:name AS VARCHAR(128)), CAST(:holder AS VARCHAR(32)), {clock} + {seconds}, NULL WHERE true
+ON CONFLICT (name) DO UPDATE SET
+    holder = CASE WHEN {free} THEN excluded.holder ELSE held.holder END,
+    note = CASE WHEN {free} THEN NULL ELSE held.note END,
+    expires_at = CASE WHEN {free} THEN excluded.expires_at ELSE held.expires_at END
+RETURNING holder, expires_at - {clock}, note
+"""
+_FREE = "(held.expires_at <= {clock} OR (held.holder = excluded.holder AND held.note IS NULL))"
+
+_LEAVE = """
+UPDATE leases SET note = :note, expires_at = {clock} + {seconds} WHERE name = :name AND holder = :holder
+"""
+
+_RELEASE = "DELETE FROM leases WHERE name = :name AND holder = :holder AND note IS NULL"
+
+_LOOK = "SELECT holder, expires_at - {clock}, note FROM leases WHERE name = :name AND expires_at > {clock}"
+
+_PURGE = """
+DELETE FROM leases WHERE name IN (
+    SELECT name FROM leases WHERE expires_at < {clock} - :late ORDER BY expires_at LIMIT :most
+) AND expires_at < {clock} - :late
+"""
+
+_CLOCK = {
+    "postgresql": "CAST(extract(epoch FROM clock_timestamp()) AS double precision)",
+    "sqlite": "((julianday('now') - 2440587.5) * 86400.0)",
+}
+
+
+class SqlLeases:
+    """Fits the chain's `Leases`, for one process: what it holds, it holds as one holder."""
+
+    def __init__(self, database: Database, holder: str | None = None) -> None:
+        self._database = database
+        self._holder = secrets.token_hex(8) if holder is None else holder
+        clock = _CLOCK["sqlite" if database.is_sqlite else "postgresql"]
+        spelled = {"clock": clock, "seconds": "CAST(:seconds AS double precision)"}
+        spelled["free"] = _FREE.format(**spelled)
+        self._take, self._leave, self._release, self._look, self._purge = (
+            text(template.format(**spelled)) for template in (_TAKE, _LEAVE, _RELEASE, _LOOK, _PURGE)
+        )
+        self._takes = 0
+
+    def __repr__(self) -> str:
+        return f"<SqlLeases of {self._holder} in {self._database!r}>"
+
+    async def take(self, name: str, for_s: float) -> Lease:
+        """As the port says."""
+        asked = {"name": name, "holder": self._holder, "seconds": for_s}
+        self._takes += 1
+        async with self._at_once() as link:
+            lease = self._lease(*(await link.execute(self._take, asked)).one())
+            if self._takes % PURGE_EVERY == 0:
+                await link.execute(self._purge, {"late": FORGOTTEN_AFTER_S, "most": PURGED_AT_ONCE})
+        return lease
+
+    async def look(self, name: str) -> Lease | None:
+        """As the port says."""
+        async with self._database.reading() as link:
+            row = (await link.execute(self._look, {"name": name})).one_or_none()
+        return None if row is None else self._lease(*row)
+
+    async def leave(self, name: str, note: bytes, for_s: float) -> None:
+        """As the port says."""
+        asked = {"name": name, "holder": self._holder, "note": note, "seconds": for_s}
+        async with self._at_once() as link:
+            await link.execute(self._leave, asked)
+
+    async def release(self, name: str) -> None:
+        """As the port says."""
+        async with self._at_once() as link:
+            await link.execute(self._release, {"name": name, "holder": self._holder})
+
+    def _lease(self, holder: str, left_s: float, note: bytes | None) -> Lease:
+        return Lease(holder == self._holder and note is None, max(0.0, float(left_s)), note)
+
+    @asynccontextmanager
+    async def _at_once(self) -> AsyncIterator[AsyncConnection]:
+        """For statements that are transactions by themselves."""
+        if self._database.is_sqlite:
+            async with self._database.writing() as link:
+                yield link
+        else:
+            async with self._database.reading() as link:
+                yield await link.execution_options(isolation_level="AUTOCOMMIT")
