@@ -60,7 +60,7 @@ async def plain() -> RecordedChain:
 
 @pytest.fixture
 async def anchored() -> RecordedChain:
-    """With anchors of our own every ten heights, up to the finalized one; no block is in the cache."""
+    """With anchors of our own every ten heights, up to the finalized one; the roots are known, and no block is in the cache."""
     anchors = SelfAttested(7, FIRST, 10, 10)
     builder = RecordedChain(anchors=anchors)
     await builder.see(finalized=FINALIZED)
@@ -71,6 +71,8 @@ async def anchored() -> RecordedChain:
     await anchors.advance(FINALIZED, root_at)
     fresh = RecordedChain(anchors=anchors)
     await fresh.see(finalized=FINALIZED)
+    for height in range(FIRST, FINALIZED + 1):
+        fresh.chain.roots.note(height, await root_at(height))
     fresh.calls()
     return fresh
 
