@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.acceptance.server import free_port
 from tests.acceptance.waiting import until
@@ -80,26 +81,43 @@ def test_it_is_nobody_in_particular_and_gets_its_signals_itself() -> None:
     assert "curl" not in DOCKERFILE.read_text()
 
 
+def copy(context: Path, sources: list[str], target: Path, *, into: bool) -> None:
+    """COPY: of a folder its content, of a file itself."""
+    for source in sources:
+        if (context / source).is_dir():
+            shutil.copytree(context / source, target, dirs_exist_ok=True)
+        else:
+            shutil.copy(context / source, target / Path(source).name if into else target)
+
+
+def run(command: str, folder: Path) -> None:
+    """RUN. What was fetched for an earlier run may be used again here."""
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    shell = ["sh", "-euc", command.replace("--no-cache-dir ", "")]
+    done = subprocess.run(shell, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True)
+    if "NewConnectionError" in done.stderr or "NameResolutionError" in done.stderr:
+        pytest.skip("no package registry can be reached")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.fixture(scope="module")
 def installed() -> Iterator[Path]:
     """The folder that the build stage leaves in the image, made by its very commands."""
     with tempfile.TemporaryDirectory(prefix="copath-image-") as folder:
         os.chmod(folder, 0o755)  # for whoever the image runs as
         place = Path(folder)
-        context, prefix = place / "build", place / "copath"
+        context, building, prefix = place / "context", place / "build", place / "copath"
+        building.mkdir()
         for name in sent():
             (context / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, context / name)
-        path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
-        for run in dockerfile.of(BUILD, "RUN"):
-            # What was fetched for an earlier run may be used again here.
-            command = run.text.replace(PREFIX, str(prefix)).replace("--no-cache-dir ", "")
-            done = subprocess.run(
-                ["sh", "-euc", command], cwd=context, env={**os.environ, "PATH": path}, capture_output=True, text=True
-            )
-            if "NewConnectionError" in done.stderr or "NameResolutionError" in done.stderr:
-                pytest.skip("no package registry can be reached")
-            assert done.returncode == 0, done.stdout + done.stderr
+        for step in BUILD:
+            if step.name == "COPY":
+                *sources, target = step.text.split()
+                copy(context, sources, building / target, into=target.endswith("/"))
+            elif step.name == "RUN":
+                run(step.text.replace(PREFIX, str(prefix)), building)
+        shutil.rmtree(building)
         shutil.rmtree(context)  # what runs must not lean on it
         yield prefix
 
@@ -118,9 +136,26 @@ def test_nothing_that_builds_or_downloads_is_left(installed: Path) -> None:
 
 def test_what_is_left_misses_nothing(installed: Path) -> None:
     """The commands that an operator has in the image, each far enough to import what it needs."""
-    for command in (["--version"], ["serve", "--help"], ["check", "--help"], ["prove", "--help"]):
-        done = subprocess.run([installed / "bin/copath", *command], capture_output=True, text=True, cwd="/")
+    for command in (["--version"], ["serve", "--help"], ["check", "--help"], ["migrate", "--help"]):
+        done = subprocess.run(
+            [installed / "bin/copath", *command], capture_output=True, text=True, cwd="/", env={"PATH": "/usr/bin:/bin"}
+        )
         assert done.returncode == 0, done.stderr
+
+
+def test_it_brings_a_database_up_to_date(installed: Path, tmp_path: Path) -> None:
+    chain = {"chain_key": 1, "name": "ethereum", "eth_rpc_url": "http://127.0.0.1:9"}
+    settings = {"database_url": f"sqlite+aiosqlite:///{tmp_path}/copath.db", "chains": [chain]}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings))
+    done = subprocess.run(
+        [installed / "bin/copath", "migrate", "--config", str(tmp_path / "config.yaml")],
+        capture_output=True,
+        text=True,
+        cwd="/",
+        env={"PATH": "/usr/bin:/bin"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "copath.db").exists()
 
 
 def test_it_serves_is_healthy_and_ends_when_told_to(installed: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import http.client
 import json
 import subprocess
 import threading
@@ -19,6 +20,7 @@ from tests.acceptance.waiting import until
 from tests.deploy.nginx_proxy import CONFIGURATION, Nginx, nginx_program, running_nginx, written
 
 PROOF = "/api/v1/proofs/1/receipts/0x00"
+LONG_AGO = "Sun, 06 Nov 1994 08:49:37 GMT"
 
 
 @dataclass(slots=True)
@@ -64,6 +66,9 @@ def _origin() -> Iterator[Origin]:
             self.wfile.write(body)
 
         do_POST = do_HEAD = do_GET  # noqa: N815 - names that the library looks for
+
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            return LONG_AGO
 
         def log_message(self, *_: object) -> None:
             pass
@@ -125,7 +130,7 @@ def test_what_may_be_kept_reaches_the_server_once(nginx: Nginx, origin: Origin, 
     assert len(origin.asked) == 1
     assert (first.headers["cache-status"], second.headers["cache-status"]) == ("nginx; fwd=uri-miss", "nginx; hit")
     assert second.headers["etag"] == '"a"'
-    assert second.headers["date"] == first.headers["date"]
+    assert second.headers["date"] == first.headers["date"] == LONG_AGO
     unchanged = nginx.client.send("GET", path, headers={"If-None-Match": '"a"'})
     assert (unchanged.status, unchanged.body, len(origin.asked)) == (304, b"", 1)
     assert nginx.client.send("HEAD", path).headers["cache-status"] == "nginx; hit"
@@ -245,10 +250,20 @@ def test_web_pages_of_several_origins_do_not_share_a_copy(nginx: Nginx, origin: 
         assert len(origin.asked) == 1
 
 
+def told_ids(nginx: Nginx, path: str) -> int:
+    """How often the header stands in an answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", nginx.port, timeout=60)
+    connection.request("GET", path)
+    names = [name.lower() for name, _ in connection.getresponse().getheaders()]
+    connection.close()
+    return names.count("x-request-id")
+
+
 def test_every_answer_tells_the_id_of_its_own_request(nginx: Nginx, origin: Origin, path: str) -> None:
     origin.tells(b"{}", "public, max-age=60")
     for mine in ("first", "second"):
         assert nginx.client.send("GET", path, headers={"X-Request-Id": mine}).headers["x-request-id"] == mine
+        assert told_ids(nginx, path) == 1
     assert origin.asked[0][2]["x-request-id"] == "first"
     made_up = nginx.client.send("GET", f"{path}2", headers={"X-Request-Id": "x" * 129}).headers["x-request-id"]
     assert (len(made_up), origin.asked[1][2]["x-request-id"]) == (32, made_up)
