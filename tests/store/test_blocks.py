@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,7 +24,7 @@ from app.store.blocks import (
 )
 from app.store.blocks_directory import BlockDirectory
 from app.store.blocks_entry import EntryKey, encode_entry
-from app.store.blocks_tiers import DirectoryTier
+from app.store.blocks_tiers import DISK_THREADS, DirectoryTier
 from tests.fakes import ManualClock, settle
 from tests.store.tiers import LOST, FakeTier
 
@@ -377,6 +378,28 @@ async def test_a_disk_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
     finally:
         os.close(os.open(tmp_path / path(ONE), os.O_RDWR))
         await store.aclose()
+
+
+class HeldDirectory(BlockDirectory):
+    """A directory in which nothing can be written until `go` is set."""
+
+    go: threading.Event
+
+    def write(self, path: str, entry: bytes) -> None:
+        self.go.wait()
+
+
+async def test_writes_that_hang_do_not_hold_up_reads(tmp_path: Path) -> None:
+    BlockDirectory(tmp_path, 10**6).write(path(ONE), entry(ONE, b"packed"))
+    directory = HeldDirectory(tmp_path, 10**6)
+    directory.go = threading.Event()
+    tier = DirectoryTier(directory)
+    writing = [asyncio.ensure_future(tier.write(path(TWO), b"")) for _ in range(DISK_THREADS + 1)]
+    await settle()
+    assert await tier.read(path(ONE)) == entry(ONE, b"packed")
+    directory.go.set()
+    await asyncio.gather(*writing)
+    tier.close()
 
 
 async def test_a_place_that_cannot_be_written_is_no_reason_to_stop(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import urllib.request
@@ -18,8 +19,8 @@ from app.core.breaker import IN_A_ROW
 from app.metrics import Metrics
 from app.store.blocks import BlockStoreRules, PackedBlocks, open_block_store
 from app.store.blocks_entry import EntryKey, encode_entry
-from app.store.blocks_tiers import ObjectTier, TierFailed, open_objects
-from tests.fakes import ManualClock
+from app.store.blocks_tiers import REQUESTS_AT_ONCE, ObjectTier, TierFailed, open_objects
+from tests.fakes import ManualClock, settle
 
 ONE, TWO = bytes([1]) * 32, bytes([2]) * 32
 CANARY = "canary7f3a9secret"
@@ -231,6 +232,33 @@ async def test_an_answer_that_stops_in_the_middle_is_no_entry(bucket: Bucket) ->
         tier = open_objects(url)
         with pytest.raises((TierFailed, TimeoutError)):
             await tier.read(path(ONE))
+
+
+async def test_few_requests_are_under_way_at_once(bucket: Bucket) -> None:
+    under_way, most = 0, 0
+    enough = asyncio.Event()
+
+    async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal under_way, most
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                under_way += 1
+                most = max(most, under_way)
+                if under_way == REQUESTS_AT_ONCE:
+                    enough.set()
+                await enough.wait()
+                await settle()
+                under_way -= 1
+                writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+                await writer.drain()
+
+    async with answering(count) as url:
+        tier = open_objects(url)
+        tier.read_limit_s = 30.0
+        found = await asyncio.gather(*(tier.read(path(bytes([number]) * 32)) for number in range(3 * REQUESTS_AT_ONCE)))
+    assert found == [None] * 3 * REQUESTS_AT_ONCE
+    assert most == REQUESTS_AT_ONCE
 
 
 async def test_a_refusal_is_told_by_its_kind(bucket: Bucket) -> None:
