@@ -1,0 +1,178 @@
+"""Three servers on one PostgreSQL and one block store: one fill, one poll and one backfill for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tests.acceptance.recorded_node import RecordedChain, RecordedNode
+from tests.acceptance.server import Answer, Client, Copath, chain, running_copath
+from tests.acceptance.waiting import until
+from tests.corpus_files import files, load
+from tests.postgres import PostgresServer, postgres_server
+
+__all__ = ["postgres_server"]
+
+SEPOLIA = 11155111
+RECORDS = {
+    int(record["block"]["number"], 16): record
+    for record in (load(path) for path in files("contiguous") if path.name.startswith("sepolia_"))
+}
+FIRST, LAST = min(RECORDS), max(RECORDS)
+WITH_TRANSACTIONS = [height for height, record in RECORDS.items() if record["receipts"]]
+REPLICAS = 3
+LEASE_S = 4.0
+
+
+class Fleet:
+    """A recorded node, and servers that share a database and a block store."""
+
+    def __init__(
+        self, node: RecordedNode, name: str, place: Path, database_url: str, *, backfill: bool = False
+    ) -> None:
+        self.node = node.chains[name] = RecordedChain(SEPOLIA, RECORDS.values())
+        self.name = name
+        self._settings: dict[str, object] = {
+            "database_url": database_url,
+            "block_store_url": f"file:{place / 'blocks'}",
+            "block_store": {"shared": True},
+        }
+        cache = {"merkle_backfill_enabled": backfill, "merkle_retention_blocks": len(RECORDS)}
+        self._chain = chain(7, name, SEPOLIA, node.url(name), cache=cache)
+
+    @contextmanager
+    def replicas(self, count: int = REPLICAS) -> Iterator[list[Copath]]:
+        with ExitStack() as running:
+            yield [running.enter_context(running_copath(self._chain, **self._settings)) for _ in range(count)]
+
+    def path(self, height: int) -> str:
+        return f"/api/v1/proofs/{self.name}/blocks/{height}/receipts/0"
+
+    def fetches(self) -> dict[str, int]:
+        return {"blocks": self.node.block_fetches(), "receipts": self.node.hits("eth_getBlockReceipts")}
+
+    @contextmanager
+    def out(self) -> Iterator[None]:
+        """The node answers nothing but errors."""
+        before = dict(self.node.answers)
+
+        def refuse(_: tuple[Any, ...]) -> Any:
+            raise ConnectionError
+
+        methods = ("eth_getBlockByNumber", "eth_getBlockByHash", "eth_getBlockReceipts", "eth_getTransactionByHash")
+        self.node.answers = dict.fromkeys((*methods, "eth_chainId", "eth_blockNumber"), refuse)
+        try:
+            yield
+        finally:
+            self.node.answers = before
+
+
+@pytest.fixture
+def database_url(postgres_server: PostgresServer) -> Iterator[str]:
+    name = asyncio.run(postgres_server.create())
+    yield postgres_server.url(name)
+    asyncio.run(postgres_server.drop(name))
+
+
+def ask(copath: Copath, path: str) -> Answer:
+    client = Client(copath.port)
+    try:
+        return client.get(path)
+    finally:
+        client.close()
+
+
+def all_at_once(replicas: list[Copath], paths: list[str]) -> list[Answer]:
+    with ThreadPoolExecutor(len(paths)) as pool:
+        asked = [pool.submit(ask, replicas[at % len(replicas)], path) for at, path in enumerate(paths)]
+        return [answer.result() for answer in asked]
+
+
+def test_40_identical_cold_requests_to_three_replicas_cost_one_fetch(
+    node: RecordedNode, tmp_path: Path, database_url: str
+) -> None:
+    fleet = Fleet(node, "fleet-one-fetch", tmp_path, database_url)
+    with fleet.replicas() as replicas:
+        height = WITH_TRANSACTIONS[0]
+        with fleet.node.held("eth_getBlockReceipts") as gate, ThreadPoolExecutor(40) as pool:
+            asked = [pool.submit(ask, replicas[at % REPLICAS], fleet.path(height)) for at in range(40)]
+            until(lambda: fleet.node.hits("eth_getBlockReceipts") == 1, "the fill")
+            until(
+                lambda: sum(copath.metric("copath_http_requests_in_flight") for copath in replicas) >= 40, "everybody"
+            )
+            gate.set()
+            answers = [answer.result() for answer in asked]
+        assert {answer.status for answer in answers} == {200}, {answer.body[:200] for answer in answers}
+        assert len({answer.body for answer in answers}) == 1
+        assert fleet.fetches() == {"blocks": 1, "receipts": 1}
+
+
+def test_a_holder_that_is_killed_costs_one_lease_time_and_one_fetch(
+    node: RecordedNode, tmp_path: Path, database_url: str
+) -> None:
+    fleet = Fleet(node, "fleet-killed", tmp_path, database_url)
+    with fleet.replicas() as replicas, ThreadPoolExecutor(20) as pool:
+        height = WITH_TRANSACTIONS[1]
+        with fleet.node.held("eth_getBlockReceipts") as gate:
+            pool.submit(ask, replicas[0], fleet.path(height))
+            until(lambda: fleet.node.hits("eth_getBlockReceipts") == 1, "the holder's fill")
+            asked = [pool.submit(ask, replicas[1 + at % 2], fleet.path(height)) for at in range(10)]
+            until(
+                lambda: sum(copath.metric("copath_http_requests_in_flight") for copath in replicas[1:]) >= 10,
+                "everybody else",
+            )
+            replicas[0].process.kill()
+            until(lambda: fleet.node.hits("eth_getBlockReceipts") == 2, "who takes over", patience_s=3 * LEASE_S)
+            gate.set()
+        answers = [answer.result() for answer in asked]
+        assert {answer.status for answer in answers} == {200}, {answer.body[:200] for answer in answers}
+        assert fleet.node.hits("eth_getBlockReceipts") == 2
+
+
+def test_with_every_node_gone_each_replica_serves_what_any_of_them_knew(
+    node: RecordedNode, tmp_path: Path, database_url: str
+) -> None:
+    fleet = Fleet(node, "fleet-alone", tmp_path, database_url)
+    paths = [fleet.path(height) for height in WITH_TRANSACTIONS[2:8]]
+    with fleet.replicas() as replicas:
+        before = [answer.body for answer in all_at_once(replicas, paths)]
+        noted = asyncio.run(_count(database_url, "SELECT count(*) FROM blocks"))
+        until(lambda: asyncio.run(_count(database_url, "SELECT count(*) FROM blocks")) >= len(paths), f"notes: {noted}")
+        until(lambda: len(list((tmp_path / "blocks").rglob("??" + "?" * 62))) >= len(paths), "entries")
+        with fleet.out(), fleet.replicas(1) as restarted:
+            for copath in (*replicas, *restarted):
+                answers = [copath.get(path) for path in paths]
+                assert [answer.status for answer in answers] == [200] * len(paths), answers[0].body[:200]
+                assert [answer.body for answer in answers] == before
+
+
+def test_one_replica_backfills_and_another_takes_over(node: RecordedNode, tmp_path: Path, database_url: str) -> None:
+    fleet = Fleet(node, "fleet-backfill", tmp_path, database_url, backfill=True)
+
+    def states(replicas: list[Copath]) -> list[str]:
+        return [copath.get(f"/api/v1/chains/{fleet.name}").json["backfill"]["state"] for copath in replicas]
+
+    with fleet.replicas() as replicas:
+        until(lambda: "caught up" in states(replicas), "the backfill")
+        assert sorted(states(replicas)) == ["caught up", "done by another replica", "done by another replica"]
+        assert fleet.fetches() == {"blocks": len(RECORDS), "receipts": len(RECORDS)}
+        worker = replicas[states(replicas).index("caught up")]
+        worker.process.kill()
+        others = [copath for copath in replicas if copath is not worker]
+        until(lambda: "caught up" in states(others), "who takes over")
+        assert fleet.fetches() == {"blocks": len(RECORDS), "receipts": len(RECORDS)}, "nothing is filled twice"
+
+
+async def _count(url: str, query: str) -> int:
+    link = await asyncpg.connect(url.replace("+asyncpg", ""))
+    try:
+        return int(await link.fetchval(query))
+    finally:
+        await link.close()
