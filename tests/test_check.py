@@ -17,6 +17,7 @@ from tests.chain.recorded_chain import FIRST, LAST, SEPOLIA, branch, forged, sep
 from tests.corpus_files import recorded
 from tests.scripted_behaviours import Behaviour, changed, error, http
 from tests.scripted_node import ScriptedNode, closed_port
+from tests.scripted_websocket import ScriptedWebSocket
 
 ROOT = Path(__file__).parent.parent
 KEY = "s3cretKeyOfTheNode0123"
@@ -104,6 +105,30 @@ async def test_two_good_nodes_are_a_chain_that_can_be_trusted(scene: Scene) -> N
     for node in nodes:
         assert node.hits[RECEIPTS] == 20
         assert node.hits[BY_NUMBER] == 20 + 2, "each block once, the head and what is final"
+
+
+async def test_a_node_that_announces_its_blocks_is_asked_whether_it_does(scene: Scene) -> None:
+    node = await scene.node()
+    async with ScriptedWebSocket(node, key=KEY) as side:
+        said = await scene.check(ws_url=side.url)
+        assert (said.code, said.complaints) == (0, [])
+        assert node.hits["eth_subscribe"] == 1
+        side.refusal = (403, {})
+        said = await scene.check(ws_url=side.url)
+        assert said.code == 0, "polled is as good"
+        assert [line.partition(": it takes")[0] for line in said.complaints] == [
+            "note: chain sepolia, upstream a: its blocks are not announced"
+        ]
+
+
+async def test_everything_goes_over_a_websocket_where_that_is_all_there_is(scene: Scene) -> None:
+    node = await scene.node()
+    async with ScriptedWebSocket(node, key=KEY) as side:
+        scene.urls[:] = [side.url]
+        said = await scene.check()
+        assert (said.code, said.complaints) == (0, [])
+        assert said.verdicts == ["sepolia: can be trusted: 20 blocks were rebuilt from its upstream"]
+        assert node.hits[RECEIPTS] == 20
 
 
 async def test_as_many_blocks_are_rebuilt_as_are_asked_for_with_leaves_where_there_are_anchors(scene: Scene) -> None:

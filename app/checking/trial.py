@@ -21,6 +21,8 @@ from app.settings import ChainSettings, Settings, UpstreamSettings
 FIRST_WORD_S = 15.0
 """For a node to say which chain it serves and how far it is."""
 
+SUBSCRIBED_WITHIN_S = 5.0
+
 BLOCKS_AT_ONCE = 4
 
 UNANSWERED = 3
@@ -96,6 +98,7 @@ async def examine(trial: Trial, upstream: Upstream, builder: Builder, settings: 
     except ProofError as error:
         _note_silence(trial, upstream, error)
     else:
+        await _hear(trial, upstream)
         trial.heights = _heights(trial, blocks)
         await _rebuild_all(trial, upstream, builder, settings.admission.request_timeout_secs)
         _judge_tries(trial)
@@ -121,6 +124,20 @@ async def _first_words(trial: Trial, upstream: Upstream) -> None:
     tagged = await upstream.tagged("finalized") if rule.mode == "tag" else None
     finalized = None if tagged is None else tagged.height
     trial.finalized = observe(Heads(), trial.head.height, None, finalized, mode=rule.mode, depth=rule.depth).finalized
+
+
+async def _hear(trial: Trial, upstream: Upstream) -> None:
+    """Where the node should announce its blocks: whether it takes a subscription."""
+    herald = upstream.herald
+    if herald is None:
+        return
+    try:
+        async with asyncio.timeout(SUBSCRIBED_WITHIN_S):
+            while not herald.at_work:
+                await herald.heard()
+    except TimeoutError:
+        text = "its blocks are not announced: it takes no subscription, or its WebSocket cannot be used; it is polled"
+        trial.note(Weight.NOTE, "no announcements", text)
 
 
 def _note_silence(trial: Trial, upstream: Upstream, error: ProofError) -> None:
