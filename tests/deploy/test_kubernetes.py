@@ -160,8 +160,18 @@ def test_what_is_written_to_is_mounted(manifests: list[Manifest]) -> None:
         assert mounts["/tmp"] is False, name
     text = named(manifests, "ConfigMap", "copath-config")["data"]["config.yaml"]
     writable = {m["mountPath"] for m in copath_container(manifests)["volumeMounts"] if not m.get("readOnly", False)}
-    for place in re.findall(r"(?:sqlite\+aiosqlite:///|file:)(/\S+)", text):
+    for place in re.findall(r"(?:sqlite\+aiosqlite:///|file:|local_path: )(/\S+)", text):
         assert str(Path(place).parent) in writable
+
+
+def test_the_volume_has_room_for_the_blocks(manifests: list[Manifest], loaded: LoadedSettings) -> None:
+    data = volumes_of(pods(manifests)["Deployment copath"])["data"]
+    if "persistentVolumeClaim" in data:
+        claim = named(manifests, "PersistentVolumeClaim", data["persistentVolumeClaim"]["claimName"])
+        room = quantity(claim["spec"]["resources"]["requests"]["storage"])
+    else:
+        room = quantity(data["emptyDir"]["sizeLimit"])
+    assert loaded.settings.block_store.max_bytes <= 0.85 * room
 
 
 def test_the_database_is_brought_up_to_date_before_it_is_used(overlay: str, manifests: list[Manifest]) -> None:
