@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -12,18 +11,19 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from app import __version__, checker
+from app import __version__
 from app.api.visit import REQUEST_ID
 from app.backfilling import RangeRefused, chain_named, fill_range
 from app.checking import UnknownName
 from app.checking import check as check_chains
-from app.core.hexadecimal import parse_hash, to_hex
+from app.core.hexadecimal import parse_hash
 from app.house import CannotStart, demo_chains, prepare_logging
 from app.migrating import NotMigrated
 from app.migrating import migrate as bring_up_to_date
 from app.serving import ask_once
 from app.serving import serve as run_server
 from app.settings import LoadedSettings, NoChainsConfigured, SettingsError, demo_settings, load_settings
+from app.verifying import AnchorWanted, Trust, tell
 
 program = typer.Typer(
     name="copath",
@@ -177,41 +177,34 @@ def migrate(
 
 @program.command()
 def verify(
-    file: Annotated[Path | None, typer.Argument(help="What a proof route returned; standard input by default.")] = None,
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="What proof routes returned; - or none for standard input.")
+    ] = None,
     block_hash: Annotated[str | None, typer.Option(help="The block hash that you trust.")] = None,
     anchor_height: Annotated[
-        int | None, typer.Option(help="For usc proofs: the height of an anchor you trust.")
+        int | None, typer.Option(min=0, help="For usc proofs: the height of an anchor you trust.")
     ] = None,
     anchor_digest: Annotated[str | None, typer.Option(help="For usc proofs: the digest of that anchor.")] = None,
 ) -> None:
-    """Check a proof offline, with nothing but its own bytes and what you trust. Exit code 0: it holds."""
-    body = sys.stdin.buffer.read() if file is None else file.read_bytes()
-    try:
-        said = json.loads(body)
-        if isinstance(said, dict) and "continuityProof" in said:
-            typer.echo(_verify_usc(body, said, anchor_height, anchor_digest))
-        else:
-            typer.echo(_verify_native(body, said, block_hash))
-    except checker.Refused as refused:
-        where = f" in {refused.field}" if refused.field else ""
-        _stop(f"refused: {refused.reason}{where}", EXIT_REFUSED)
-    except ValueError as error:
-        _stop(f"no proof: {error}", EXIT_REFUSED)
-
-
-def _verify_native(body: bytes, said: Any, block_hash: str | None) -> str:
-    asked: dict[str, object] = {} if block_hash is None else {"blockHash": to_hex(_hash("--block-hash", block_hash))}
-    checker.check_native(body, asked)
-    trusted = "the block you named" if block_hash is not None else "whether that block is canonical is yours to know"
-    item = f"{said['kind']} {said['transactionIndex']}"
-    return f"valid: {item} is in block {said['blockNumber']} {said['blockHash']} ({trusted})"
-
-
-def _verify_usc(body: bytes, said: dict[str, Any], height: int | None, digest: str | None) -> str:
-    if height is None or digest is None:
-        _stop("a usc proof needs --anchor-height and --anchor-digest: the anchor you trust", EXIT_CONFIGURATION)
-    checker.check_usc(body, {}, (height, _hash("--anchor-digest", digest)))
-    return f"valid: transaction {said['txHash']} of block {said['headerNumber']} is under the anchor at {height}"
+    """Check proofs offline, with nothing but their own bytes and what you trust, and say what is wrong with those that do not
+    hold. Exit code 0: all of them hold; 1: one does not; 2: it could not be checked."""
+    if (anchor_height is None) != (anchor_digest is None):
+        _stop("--anchor-height and --anchor-digest name an anchor together", EXIT_CONFIGURATION)
+    trust = Trust(
+        None if block_hash is None else _hash("--block-hash", block_hash),
+        None if anchor_height is None else (anchor_height, _hash("--anchor-digest", anchor_digest or "")),
+    )
+    good = True
+    for file in files or [Path("-")]:
+        try:
+            body = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+            good &= tell(body, str(file) if files and len(files) > 1 else "", trust)
+        except OSError as error:
+            _stop(f"{file}: {error.strerror}", EXIT_CONFIGURATION)
+        except AnchorWanted:
+            _stop("a usc proof needs --anchor-height and --anchor-digest: the anchor you trust", EXIT_CONFIGURATION)
+    if not good:
+        raise typer.Exit(EXIT_REFUSED)
 
 
 def _hash(option: str, text: str) -> bytes:

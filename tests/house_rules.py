@@ -36,6 +36,7 @@ EVERY_ROOM = frozenset(
         "backfilling",
         "checking",
         "migrating",
+        "verifying",
         "cli",
     }
 )
@@ -54,12 +55,14 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "log": frozenset(),
     "stores": frozenset({"core", "metrics", "settings", "store"}),
     "wiring": frozenset({"core", "metrics", "settings", "chain", "upstream", "anchors", "store", "stores"}),
-    "house": EVERY_ROOM - {"api", "asgi", "serving", "backfilling", "checking", "migrating", "cli"} | {VERSION},
+    "house": EVERY_ROOM - {"api", "asgi", "serving", "backfilling", "checking", "migrating", "verifying", "cli"}
+    | {VERSION},
     "asgi": frozenset({"api", "house", "settings", "core", "checker", VERSION}),
     "serving": frozenset({"api", "house", "settings", "core", "checker", "asgi", VERSION}),
     "backfilling": frozenset({"house", "settings", "core"}),
     "checking": frozenset({"house", "settings", "core"}),
     "migrating": frozenset({"store", "settings", "core"}),
+    "verifying": frozenset({"api", "core"}),
     "cli": frozenset(
         {
             "api",
@@ -72,6 +75,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
             "backfilling",
             "checking",
             "migrating",
+            "verifying",
             VERSION,
         }
     ),
@@ -99,6 +103,7 @@ LIBRARIES: Mapping[str, frozenset[str]] = {
     "backfilling": frozenset({"rich"}),
     "checking": frozenset({"rich"}),
     "migrating": frozenset(),
+    "verifying": frozenset({"rich"}),
     "cli": frozenset({"uvicorn", "typer", "rich"}),
     VERSION: frozenset(),
 }

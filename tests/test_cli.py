@@ -81,6 +81,67 @@ def test_a_usc_proof_is_verified_under_a_named_anchor() -> None:
     assert copath("verify", *wrong, stdin=done.stdout).returncode == 1
 
 
+def test_what_is_wrong_is_said_below_the_verdict(receipt_proof: dict[str, Any]) -> None:
+    nodes = receipt_proof["nodes"]
+    broken = [*nodes[:-1], nodes[-1][:-2] + ("00" if nodes[-1][-2:] != "00" else "01")]
+    done = copath("verify", stdin=json.dumps(receipt_proof | {"nodes": broken}))
+    assert (done.returncode, done.stdout) == (1, "")
+    first, message, place, expected, found = done.stderr.splitlines()
+    assert first == "refused: NodeHashMismatch in nodes"
+    assert message == "  the node is not the one that its parent commits to"
+    assert place.startswith(f"  at node {len(nodes) - 1} from the root, ")
+    assert expected == "  expected  0x" + sha3.keccak_256(bytes.fromhex(nodes[-1][2:])).hexdigest()
+    assert found.startswith("  found     0x")
+    other = copath("verify", "--block-hash", "0x" + "11" * 32, stdin=json.dumps(receipt_proof))
+    assert other.stderr.splitlines()[0] == "refused: HeaderMismatch in blockHash"
+
+
+def test_many_proofs_are_verified_at_once_each_by_its_name(receipt_proof: dict[str, Any], tmp_path: Path) -> None:
+    raw = {"kind": "trie", **{name: receipt_proof[name] for name in ("root", "key", "value", "nodes")}}
+    bodies = {
+        "good": receipt_proof,
+        "raw": raw,
+        "wrapped": {"proof": receipt_proof},
+        "bad": receipt_proof | {"value": "0x"},
+    }
+    for name, body in bodies.items():
+        (tmp_path / name).write_text(json.dumps(body))
+    paths = {name: str(tmp_path / name) for name in bodies}
+    sound = copath("verify", *(paths[name] for name in ("good", "raw", "wrapped")))
+    assert (sound.returncode, sound.stderr) == (0, "")
+    assert [line.split(": ")[:2] for line in sound.stdout.splitlines()] == [
+        [paths[name], "valid"] for name in ("good", "raw", "wrapped")
+    ]
+    mixed = copath("verify", paths["good"], paths["bad"], "-", stdin="{}")
+    assert mixed.returncode == 1
+    assert mixed.stdout.startswith(f"{paths['good']}: valid")
+    assert f"{paths['bad']}: refused: ValueMismatch in value" in mixed.stderr
+    assert "-: no proof:" in mixed.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("no-such-file",), "no-such-file: No such file or directory"),
+        (("--anchor-height", "5"), "together"),
+        (("--anchor-height", "5", "--anchor-digest", "0x00"), "--anchor-digest"),
+        (("--block-hash", "0x00"), "--block-hash"),
+    ],
+)
+def test_what_cannot_be_checked_at_all_is_another_exit_code(arguments: tuple[str, ...], said: str) -> None:
+    done = copath("verify", *arguments, stdin="{}")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+
+
+def test_an_anchor_beside_the_proof_is_not_one_that_is_trusted() -> None:
+    done = copath("prove", SEPOLIA_TX, "--chain", "sepolia", "--kind", "usc")
+    body = json.loads(done.stdout) | {"anchor": {"height": 5, "digest": "0x" + "11" * 32}}
+    refused = copath("verify", stdin=json.dumps(body))
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "--anchor-height" in refused.stderr
+
+
 def test_prove_says_in_one_line_why_not() -> None:
     unknown = copath("prove", "0x" + "ab" * 32, "--chain", "samples-ethereum")
     assert unknown.returncode == 1

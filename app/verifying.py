@@ -1,0 +1,105 @@
+"""Proofs checked offline, with nothing but their own bytes and what their holder trusts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.markup import escape
+
+from app.api.verify import Disagreement, judge
+from app.core.diagnosis import Diagnosis
+from app.core.hexadecimal import to_hex
+from app.core.proof_forms import NotAProof, NotJson, Statement
+
+_ANCHORED = ("usc", "batch", "split")
+
+
+class AnchorWanted(Exception):
+    """A usc proof was given and no anchor to check it under: one that is written beside it is not one that is trusted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """What the holder of a proof goes by: the hash of a block, or an anchor (height, digest), or nothing."""
+
+    block_hash: bytes | None = None
+    anchor: tuple[int, bytes] | None = None
+
+
+def verdict(body: bytes, trust: Trust) -> tuple[Diagnosis, str]:
+    """What is found about a proof, and what a proof that holds says, in one line.
+
+    Raises `NotJson`, `NotAProof`, `Disagreement` and `AnchorWanted`."""
+    diagnosis, statement = judge(body, trust.anchor)
+    if statement is None:
+        return diagnosis, ""
+    if statement.kind in _ANCHORED and trust.anchor is None:
+        raise AnchorWanted
+    if trust.block_hash is not None and statement.kind == "native":
+        named = statement.fields["blockHash"]
+        if named != trust.block_hash:
+            message = "the proof is of another block than the one that you trust"
+            expected, found = to_hex(trust.block_hash), to_hex(named)
+            return Diagnosis("HeaderMismatch", message, field="blockHash", expected=expected, found=found), ""
+    return diagnosis, _said(statement, diagnosis, trust)
+
+
+def _said(statement: Statement, diagnosis: Diagnosis, trust: Trust) -> str:
+    said = statement.said
+    if statement.kind == "trie":
+        return diagnosis.message
+    if statement.kind == "native":
+        known = (
+            "the block you named"
+            if trust.block_hash is not None
+            else "whether that block is canonical is yours to know"
+        )
+        return (
+            f"{said['kind']} {said['transactionIndex']} is in block {said['blockNumber']} {said['blockHash']} ({known})"
+        )
+    assert trust.anchor is not None, "a usc proof needs an anchor"
+    under = f"under the anchor at {trust.anchor[0]}"
+    if statement.kind == "usc":
+        return f"transaction {said.get('txHash', said['txIndex'])} of block {said['headerNumber']} is {under}"
+    batches = said.get("batches", [said])
+    count = sum(len(by_index) for batch in batches for by_index in batch["merkleProofs"].values())
+    return f"{count} transactions of the blocks {said['fromHeader']} to {said['toHeader']} are {under}"
+
+
+def tell(body: bytes, name: str, trust: Trust) -> bool:
+    """Prints the verdict on one proof, on standard output where it holds, else on standard error. `name` goes before it where it
+    is not empty. Raises `AnchorWanted`."""
+    before = f"{name}: " if name else ""
+    try:
+        diagnosis, said = verdict(body, trust)
+    except (NotJson, NotAProof) as refused:
+        _print(f"{before}no proof: {refused}", "red")
+        return False
+    except Disagreement as found:
+        _print(f"{before}no verdict: two verifiers of ours disagree about this proof ({found.reason})", "red")
+        return False
+    if diagnosis.valid:
+        Console(highlight=False, soft_wrap=True).print(f"{escape(before)}[green]valid[/green]: {escape(said)}")
+        return True
+    where = f" in {diagnosis.field}" if diagnosis.field else ""
+    _print(f"{before}refused: {diagnosis.reason}{where}", "red")
+    for line in _details(diagnosis):
+        _print(f"  {line}", "default")
+    return False
+
+
+def _details(diagnosis: Diagnosis) -> Iterator[str]:
+    yield diagnosis.message
+    if diagnosis.node is not None:
+        nibble = "" if diagnosis.nibble is None else f", {diagnosis.nibble} nibbles into the key"
+        yield f"at node {diagnosis.node} from the root{nibble}"
+    if diagnosis.expected is not None:
+        yield f"expected  {diagnosis.expected}"
+    if diagnosis.found is not None:
+        yield f"found     {diagnosis.found}"
+
+
+def _print(line: str, colour: str) -> None:
+    Console(stderr=True, highlight=False, soft_wrap=True).print(line, style=colour, markup=False)
