@@ -99,15 +99,28 @@ def prices_of(chosen: str | Mapping[str, float]) -> Prices:
 class Account:
     """What is paid from together. Belongs to one event loop; every change happens between awaits. None: no such limit."""
 
-    __slots__ = ("_day", "_filled_at", "_in_hand", "_spent", "cooling_until", "units_per_day", "units_per_second")
+    __slots__ = (
+        "_day",
+        "_elsewhere",
+        "_filled_at",
+        "_in_hand",
+        "_spent",
+        "cooling_until",
+        "part",
+        "units_per_day",
+        "units_per_second",
+    )
 
     def __init__(self, units_per_second: float | None = None, units_per_day: float | None = None) -> None:
         self.units_per_second = units_per_second
         self.units_per_day = units_per_day
         self.cooling_until: float | None = None
         """The provider asked us to slow down: nothing that is paid from here is asked for before, on `now`'s clock."""
+        self.part = 1.0
+        """Of the units of a second, what this process may use: others use the rest."""
         self._day = 0
         self._spent = 0.0
+        self._elsewhere = 0.0
         self._in_hand = 0.0 if units_per_second is None else units_per_second * BURST_S
         self._filled_at: float | None = None
 
@@ -122,6 +135,11 @@ class Account:
         if units_per_day is not None:
             self.units_per_day = min(units_per_day, self.units_per_day or units_per_day)
 
+    @property
+    def limited(self) -> bool:
+        """Whether there is anything to share out."""
+        return self.units_per_second is not None or self.units_per_day is not None
+
     def cool(self, until: float) -> None:
         """The provider asked us to slow down."""
         self.cooling_until = max(until, self.cooling_until or until)
@@ -129,9 +147,20 @@ class Account:
     # --- units of a day ---------------------------------------------------------------------------------------------
 
     def spent(self, wall_s: float) -> float:
-        """Units spent today."""
+        """Units spent today, by all processes as far as is known."""
+        self._turn_page(wall_s)
+        return self._spent + self._elsewhere
+
+    def spent_here(self, wall_s: float) -> float:
+        """Units that this process spent today."""
         self._turn_page(wall_s)
         return self._spent
+
+    def spent_elsewhere(self, units: float, day: int) -> None:
+        """Other processes have spent so many units of that day."""
+        if day >= self._day:
+            self._turn_page(day * DAY_S)
+            self._elsewhere = units
 
     def spent_share(self, wall_s: float) -> float:
         """The share of today's units that is spent, 0 to 1; 0 where there is no limit."""
@@ -144,8 +173,8 @@ class Account:
 
     def admits(self, units: float, errand: Errand, wall_s: float) -> bool:
         """Whether so many of today's units may be spent on this errand. Spends nothing."""
-        self._turn_page(wall_s)
-        return self.units_per_day is None or self._spent + units <= self.units_per_day * share_of(errand)
+        spent = self.spent(wall_s)
+        return self.units_per_day is None or spent + units <= self.units_per_day * share_of(errand)
 
     def charge(self, units: float, errand: Errand, wall_s: float) -> bool:
         """A call is about to start: its units are spent, whatever becomes of it. False, and nothing is, where they may not be."""
@@ -163,7 +192,7 @@ class Account:
         day = int(wall_s // DAY_S)
         if day > self._day:  # a clock that is set back gives nothing back
             self._day = day
-            self._spent = 0.0
+            self._spent = self._elsewhere = 0.0
 
     # --- units of a second ------------------------------------------------------------------------------------------
 
@@ -176,9 +205,10 @@ class Account:
         if self.units_per_second is None or not throughput:
             return 0.0
         self._fill(now)
-        at_once = self.units_per_second * BURST_S
+        rate = self.units_per_second * self.part
+        at_once = rate * BURST_S
         kept = at_once / 2 if errand.purpose is Purpose.BACKFILL else 0.0
-        return max(0.0, (min(throughput + kept, at_once) - self._in_hand) / self.units_per_second)
+        return max(0.0, (min(throughput + kept, at_once) - self._in_hand) / rate)
 
     def queue(self, throughput: float, now: float) -> None:
         """A call takes its place in the line: it starts when its turn has come, or gives its place back."""
@@ -194,8 +224,8 @@ class Account:
         if self.units_per_second is None:
             return
         if self._filled_at is not None:
-            self._in_hand += max(0.0, now - self._filled_at) * self.units_per_second
-        self._in_hand = min(self._in_hand, self.units_per_second * BURST_S)
+            self._in_hand += max(0.0, now - self._filled_at) * self.units_per_second * self.part
+        self._in_hand = min(self._in_hand, self.units_per_second * self.part * BURST_S)
         self._filled_at = now if self._filled_at is None else max(now, self._filled_at)
 
 

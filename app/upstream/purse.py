@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import ipaddress
 import re
 import time
@@ -53,6 +54,13 @@ class Accounts:
         account = self._by_key.setdefault(_key_of(url, headers), Account())
         account.narrow(units_per_second, units_per_day)
         return account
+
+    def named(self) -> list[tuple[str, Account]]:
+        """Each account, by a name that is the same in every process and tells nothing of its key."""
+        return [
+            (hashlib.sha256("\n".join(("copath account", *key)).encode()).hexdigest()[:32], account)
+            for key, account in self._by_key.items()
+        ]
 
 
 def _key_of(url: str, headers: Mapping[str, str]) -> tuple[str, ...]:
