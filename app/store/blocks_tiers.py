@@ -7,6 +7,7 @@ while. What it is that fails is logged when it begins and when it ends, and coun
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 from collections.abc import Awaitable, Callable
@@ -150,7 +151,10 @@ class ObjectTier:
         """Nothing is held between calls that has to be given back."""
 
     async def _read(self, path: str) -> bytes | None:
-        result = await obstore.get_async(self._store, path)
+        try:
+            result = await obstore.get_async(self._store, path)
+        except FileNotFoundError:
+            return None
         if result.meta["size"] > LARGEST_ENTRY_BYTES:
             raise Unusable("damaged")
         return bytes(await result.bytes_async())
@@ -160,14 +164,13 @@ class ObjectTier:
         await obstore.put_async(self._store, path, entry, use_multipart=False)
 
     async def _remove(self, path: str) -> None:
-        await obstore.delete_async(self._store, path)
+        with contextlib.suppress(FileNotFoundError):
+            await obstore.delete_async(self._store, path)
 
-    async def _run(self, call: Callable[[str], Awaitable[T]], path: str, limit_s: float) -> T | None:
+    async def _run(self, call: Callable[[str], Awaitable[T]], path: str, limit_s: float) -> T:
         try:
             async with asyncio.timeout(limit_s), self._places:
                 return await call(path)
-        except FileNotFoundError:
-            return None
         except TimeoutError:
             raise
         except (BaseError, ValueError, OSError) as error:

@@ -234,6 +234,13 @@ async def test_an_answer_that_stops_in_the_middle_is_no_entry(bucket: Bucket) ->
             await tier.read(path(ONE))
 
 
+async def test_a_bucket_that_is_not_there_takes_nothing(bucket: Bucket) -> None:
+    tier = open_objects(bucket.url.replace("s3://bucket", "s3://elsewhere"))
+    assert await tier.read(path(ONE)) is None
+    with pytest.raises(TierFailed, match="FileNotFoundError"):
+        await tier.write(path(ONE), b"entry")
+
+
 async def test_few_requests_are_under_way_at_once(bucket: Bucket) -> None:
     under_way, most = 0, 0
     enough = asyncio.Event()
