@@ -141,7 +141,7 @@ async def test_backfill_that_cannot_be_paid_for_stops_and_goes_on_the_next_day()
         await settle(TURNS)
         backfill = made.chain.backfill
         assert backfill is not None
-        assert (backfill.state, backfill.last_error) == (State.FAILING, "UpstreamBudgetExhausted")
+        assert (backfill.state, backfill.last_error) == (State.SPENT, "UpstreamBudgetExhausted")
         assert made.chain.permits.budget.running() == 0
         made.upstream.heal()
         made.clock.move(LONGEST_PAUSE_S)
