@@ -11,6 +11,7 @@ transaction. SQLite writes ahead (WAL), one writer at a time; `:memory:` is one 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import sqlite3
 import time
@@ -19,6 +20,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakSet
 
 import asyncpg  # type: ignore[import-untyped]  # ships no types
 from sqlalchemy import URL, Connection, Table, event, make_url, text
@@ -29,6 +31,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, Pool
 
 from app.core.lasting import StoreUnavailable
+
+from .outages import is_read_only, one_line, refusal, somebody_was_in_the_way
 
 log = logging.getLogger(__name__)
 
@@ -98,12 +102,13 @@ class Database:
         """A transaction that is committed when the block ends, and rolled back when it raises.
 
         `durable`: what is committed survives a loss of power too, and not only the end of this process (PostgreSQL: always)."""
+        within_s = self.limits.call_s if within_s is None else within_s
         async with AsyncExitStack() as held:
-            await held.enter_async_context(self._guarded(self.limits.call_s if within_s is None else within_s))
+            await held.enter_async_context(self._guarded(within_s))
             if self.is_sqlite:
                 await held.enter_async_context(self._writer)
             link = await held.enter_async_context(self._engine.connect())
-            await self._begin(link, durable=durable)
+            await self._begin(link, within_s, durable=durable)
             yield link
             await link.commit()
 
@@ -135,15 +140,14 @@ class Database:
         """Closes every connection."""
         await self._engine.dispose()
 
-    async def _begin(self, link: AsyncConnection, *, durable: bool) -> None:
+    async def _begin(self, link: AsyncConnection, within_s: float, *, durable: bool) -> None:
         if self.is_sqlite:
             await link.execution_options(
                 copath_begin="BEGIN IMMEDIATE", copath_synchronous="FULL" if durable else "NORMAL"
             )
             await link.begin()
         else:
-            limits = self.limits
-            await _limit(link, lock_s=limits.lock_s, statement_s=limits.call_s, stalled_s=limits.stalled_s)
+            await _limit(link, lock_s=self.limits.lock_s, statement_s=within_s, stalled_s=self.limits.stalled_s)
 
     @asynccontextmanager
     async def _guarded(self, within_s: float, *, opening: bool = False) -> AsyncIterator[None]:
@@ -156,7 +160,10 @@ class Database:
         except IntegrityError:
             raise
         except (DBAPIError, NoConnectionFree, OSError, TimeoutError) as error:
-            self._fell(error)
+            if not somebody_was_in_the_way(error):
+                self._fell(error)
+            if is_read_only(error):  # it has a successor, under the same name
+                await self._engine.dispose()
             if opening and (why := refusal(error)):
                 raise DatabaseRefused(f"the database {self.name} refuses: {why}") from error
             raise StoreUnavailable(one_line(error)) from error
@@ -206,11 +213,13 @@ def _engine(url: URL, limits: Limits, lock_s: float, pool: type[Pool] | None = N
         sizes = {"pool_size": limits.connections, "max_overflow": limits.overflow, "pool_timeout": limits.call_s}
         sizes["pool_use_lifo"] = True  # what is not needed lies idle, and is closed by the other side in time
     if url.get_backend_name() == "sqlite":
-        engine = create_async_engine(url, connect_args={"timeout": lock_s}, **sizes)
+        engine = create_async_engine(url, connect_args={"timeout": lock_s, "factory": _Unburdened}, **sizes)
         event.listen(engine.sync_engine, "connect", _prepare_sqlite)
         event.listen(engine.sync_engine, "begin", _begin_sqlite)
         return engine
+    url = _options_understood(url)
     ours = {
+        "server_settings": {"application_name": "copath"},
         "connection_class": _Impatient,
         "timeout": limits.call_s,
         # Behind PgBouncer the next transaction may run on another connection of the server, which has other statements.
@@ -227,10 +236,34 @@ def _engine(url: URL, limits: Limits, lock_s: float, pool: type[Pool] | None = N
 # --- SQLite ---------------------------------------------------------------------------------------------------------
 
 
+class _Unburdened(sqlite3.Connection):
+    """A connection that keeps no lock when it is closed: SQLite itself waits with that until the last cursor is gone, and the one
+    of a cancelled call lives on in its traceback."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._cursors: WeakSet[sqlite3.Cursor] = WeakSet()
+
+    def cursor(self, *given: Any, **named: Any) -> Any:
+        cursor = super().cursor(*given, **named)
+        self._cursors.add(cursor)
+        return cursor
+
+    def close(self) -> None:
+        for cursor in list(self._cursors):
+            cursor.close()
+        if self.in_transaction:
+            self.rollback()
+        super().close()
+
+
 def _prepare_sqlite(connection: Any, _record: object) -> None:
     connection.isolation_level = None  # transactions begin where we say so, and as we say
     cursor = connection.cursor()
     try:
+        # Hashes of transactions lie anywhere in their index: with less of it at hand every insert reads and writes pages.
+        cursor.execute("PRAGMA cache_size=-16384")
+        cursor.execute("PRAGMA journal_size_limit=67108864")
         # Readers and the writer do not wait for each other. The file remembers it; while others are busy it cannot be changed,
         # and one of the next connections will.
         cursor.execute("PRAGMA journal_mode=WAL")
@@ -249,6 +282,17 @@ def _begin_sqlite(link: Connection) -> None:
 
 
 # --- PostgreSQL -----------------------------------------------------------------------------------------------------
+
+
+def _options_understood(url: URL) -> URL:
+    """Options after the question mark are those of asyncpg; `sslmode` is what everybody else calls its `ssl`."""
+    options = dict(url.query)
+    if "sslmode" in options:
+        options["ssl"] = options.pop("sslmode")
+    if unknown := options.keys() - inspect.signature(asyncpg.connect).parameters.keys():
+        raise ValueError(f"unknown option {min(unknown)}")
+    return url.set(query=options)
+
 
 _LIMIT = text(
     "SELECT set_config('lock_timeout', :lock, true), set_config('statement_timeout', :statement, true),"
@@ -271,6 +315,8 @@ def _doubt_idle(engine: AsyncEngine) -> Callable[[Any, ConnectionPoolEntry, obje
     """A server that was restarted, or a firewall that forgot, is found out before a transaction is begun and not by it."""
 
     def ask(connection: Any, record: ConnectionPoolEntry, _proxy: object) -> None:
+        if connection.driver_connection.is_closed():
+            raise DisconnectionError
         used_at = record.info.get(_USED_AT)
         if used_at is None or time.monotonic() - used_at < IDLE_IS_DOUBTFUL_S:
             return
@@ -280,30 +326,3 @@ def _doubt_idle(engine: AsyncEngine) -> Callable[[Any, ConnectionPoolEntry, obje
             raise DisconnectionError from error
 
     return ask
-
-
-# --- what went wrong ------------------------------------------------------------------------------------------------
-
-_LASTING = {
-    "28": "the user or its password is wrong",
-    "3D": "there is no such database",
-    "42": "the user may not do that, or the tables are not ours",
-}
-_LASTING_SQLITE = ("unable to open database file", "file is not a database", "readonly database")
-
-
-def refusal(error: BaseException) -> str | None:
-    """Why asking again will not help; None when it may."""
-    said = one_line(error)
-    state = str(getattr(getattr(error, "orig", None), "sqlstate", None) or getattr(error, "sqlstate", None) or "")
-    if meaning := _LASTING.get(state[:2]):
-        return f"{meaning} ({said})"
-    return said if any(each in said for each in _LASTING_SQLITE) else None
-
-
-def one_line(error: BaseException) -> str:
-    """What the database or the system said, without the statement and its values."""
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    said = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
-    return said.splitlines()[0].removeprefix("<class 'asyncpg.exceptions.").replace("'>: ", ": ")

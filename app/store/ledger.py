@@ -33,7 +33,13 @@ from .interval_rows import IntervalRows
 from .schema import LARGEST, blocks, chains, positions, roots
 
 BLOCKS_AT_ONCE = 64
-"""Heights that one transaction notes or forgets at most."""
+"""Heights that one transaction notes at most."""
+
+FORGOTTEN_AT_ONCE = 16
+"""Heights that one transaction forgets at most, however much their blocks hold."""
+
+FORGET_WITHIN_S = 10.0
+"""For each of those: nobody waits for it, and hashes of transactions lie all over their index."""
 
 TRANSACTIONS_AT_ONCE = 10_000
 """Transactions of blocks that one transaction notes, unless a single block holds more."""
@@ -126,7 +132,7 @@ class SqlLedger:
     async def forget_from(self, height: int) -> None:
         """As the port says; from above, so that what a failed call left is what was there before the reorg, only less of it."""
         while height <= LARGEST:
-            async with self._database.writing() as link:
+            async with self._database.writing(FORGET_WITHIN_S) as link:
                 await self._hold(link)
                 first = await self._start_from_above(link, height)
                 for table in (positions, blocks, roots):
@@ -141,7 +147,7 @@ class SqlLedger:
         """As the port says, from below. What somebody asked for stays."""
         height = min(height, LARGEST)
         while True:
-            async with self._database.writing() as link:
+            async with self._database.writing(FORGET_WITHIN_S) as link:
                 floor = await self._hold(link)
                 start = 0 if floor is None else floor
                 if start >= height:
@@ -238,7 +244,7 @@ class SqlLedger:
     async def _start_from_above(self, link: AsyncConnection, height: int) -> int:
         """The height from which on no more blocks are noted than one transaction forgets; `height` itself, or above it."""
         wanted = select(blocks.c.height).where(blocks.c.chain_key == self._chain_key, blocks.c.height >= height)
-        beyond = await link.execute(wanted.order_by(blocks.c.height.desc()).offset(BLOCKS_AT_ONCE).limit(1))
+        beyond = await link.execute(wanted.order_by(blocks.c.height.desc()).offset(FORGOTTEN_AT_ONCE).limit(1))
         found: int | None = beyond.scalar_one_or_none()
         return height if found is None else found + 1
 
@@ -247,7 +253,7 @@ class SqlLedger:
         wanted = select(blocks.c.height).where(
             blocks.c.chain_key == self._chain_key, blocks.c.height >= start, blocks.c.height < height
         )
-        beyond = await link.execute(wanted.order_by(blocks.c.height).offset(BLOCKS_AT_ONCE).limit(1))
+        beyond = await link.execute(wanted.order_by(blocks.c.height).offset(FORGOTTEN_AT_ONCE).limit(1))
         found: int | None = beyond.scalar_one_or_none()
         return height if found is None else found
 

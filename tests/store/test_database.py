@@ -55,6 +55,36 @@ async def test_B76_a_database_that_is_lost_is_found_again_without_a_restart(dist
     assert distant.up
 
 
+async def test_B76_a_server_that_was_restarted_meanwhile_costs_nobody_an_error(distant: Database, line: Line) -> None:
+    ledger = SqlLedger(distant, KEY)
+    await asyncio.gather(*(ledger.finalized() for _ in range(4)))
+    await line.cut()
+    await line.restore()
+    await settle()
+    before = line.connections
+    for _ in range(5):
+        assert await ledger.finalized() is None
+    assert line.connections == before + 1
+
+
+async def test_a_connection_that_lay_idle_is_asked_first(
+    distant: Database, line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = SqlLedger(distant, KEY)
+    await ledger.note_finalized(1)
+    async with distant.reading() as link:
+        process = (await link.execute(text("SELECT pg_backend_pid()"))).scalar_one()
+    async with distant.writing() as link, asyncio.timeout(5):
+        other = (await link.execute(text("SELECT pg_backend_pid()"))).scalar_one()
+        assert process == other, "the connection used last is used next"
+    monkeypatch.setattr("app.store.database.IDLE_IS_DOUBTFUL_S", 0.0)
+    asked = []
+    dialect = distant._engine.dialect
+    monkeypatch.setattr(dialect, "do_ping", lambda connection: asked.append(connection))
+    await ledger.finalized()
+    assert len(asked) == 1
+
+
 async def test_B76_a_database_that_does_not_answer_is_not_waited_for(distant: Database, line: Line) -> None:
     ledger = SqlLedger(distant, KEY)
     await ledger.note_finalized(1)
@@ -100,6 +130,40 @@ async def test_a_call_that_is_cancelled_gives_its_connection_back(database: Data
     told = await asyncio.gather(*(ledger.hash_at(95) for _ in range(8)), ledger.note([Noted(200, bytes(32))]))
     assert len(told) == 9
     assert await ledger.done() in (((0, 89), (200, 200)), ((0, 99), (200, 200)))
+
+
+async def test_a_cancelled_writer_keeps_nobody_waiting_while_its_traceback_lives(tmp_path: Path) -> None:
+    async with open_database(f"sqlite+aiosqlite:///{tmp_path}/copath.db", QUICK) as database:
+        await make_ready(database)
+        other = sqlite3.connect(tmp_path / "copath.db", isolation_level=None)
+
+        async def write() -> None:
+            async with database.writing() as link:
+                rows = text("WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)")
+                await link.execute(text(f"{rows.text} INSERT INTO roots SELECT 1, i, zeroblob(32) FROM n"))
+
+        kept = []
+        for _ in range(5):
+            writing = asyncio.create_task(write())
+            while not other_is_kept_out(other):
+                await settle(1)
+            writing.cancel()
+            kept += await asyncio.gather(writing, return_exceptions=True)
+            other.execute("PRAGMA busy_timeout = 5000")
+            other.execute("BEGIN IMMEDIATE")
+            other.execute("COMMIT")
+        other.close()
+        assert {type(each) for each in kept} == {asyncio.CancelledError}
+
+
+def other_is_kept_out(other: sqlite3.Connection) -> bool:
+    other.execute("PRAGMA busy_timeout = 0")
+    try:
+        other.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError:
+        return True
+    other.execute("COMMIT")
+    return False
 
 
 async def test_a_memory_database_survives_a_cancelled_call() -> None:
@@ -152,6 +216,7 @@ async def test_a_row_that_another_replica_holds_is_waited_for_but_not_for_long(
             with pytest.raises(StoreUnavailable, match=r"lock|in time"):
                 await ledger.note_finalized(2)
             assert await ledger.finalized() == 1
+            assert distant.up, "it is there, and somebody was in the way"
     await ledger.note_finalized(2)
 
 
@@ -162,6 +227,7 @@ async def test_a_row_that_another_replica_holds_is_waited_for_but_not_for_long(
         ("sqlite+aiosqlite:///{tmp_path}/junk.db", "file is not a database"),
         ("sqlite+nothing:///x.db", "database_url"),
         ("no url", "database_url"),
+        ("postgresql+asyncpg://someone@127.0.0.1:1/x?sslcert=x", "database_url: unknown option sslcert"),
     ],
 )
 async def test_B76_what_waiting_will_not_mend_is_refused_in_one_clear_line(url: str, said: str, tmp_path: Path) -> None:

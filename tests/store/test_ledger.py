@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 
 from app.core.blocks import Noted, Position
 from app.store.database import Database
-from app.store.ledger import BLOCKS_AT_ONCE, SqlLedger
+from app.store.ledger import FORGOTTEN_AT_ONCE, SqlLedger
 from app.store.schema import LARGEST, blocks, intervals, positions, roots
 from tests.chain.kept import KeptLedger
 
@@ -114,7 +114,7 @@ async def test_chains_do_not_know_of_each_other(ledger: SqlLedger, database: Dat
 
 
 async def test_a_reorg_forgets_all_from_there_on(ledger: SqlLedger, database: Database) -> None:
-    many = 2 * BLOCKS_AT_ONCE + 10
+    many = 6 * FORGOTTEN_AT_ONCE + 10
     await ledger.note([noted(height, 1, root=True) for height in range(many)])
     await ledger.forget_from(7)
     assert await ledger.done() == ((0, 6),)
@@ -127,7 +127,7 @@ async def test_a_reorg_forgets_all_from_there_on(ledger: SqlLedger, database: Da
 async def test_what_is_behind_the_window_goes_but_for_roots_and_what_was_asked_for(
     ledger: SqlLedger, database: Database
 ) -> None:
-    many = 2 * BLOCKS_AT_ONCE + 10
+    many = 6 * FORGOTTEN_AT_ONCE + 10
     await ledger.note([noted(height, 1, root=True, asked=height in (3, 4, 90)) for height in range(many)])
     await ledger.forget_below(many - 5)
     assert await ledger.done() == ((3, 4), (90, 90), (many - 5, many - 1))
