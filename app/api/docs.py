@@ -113,8 +113,10 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
         body = {
             media_type: {"schema": {"$ref": f"#/components/schemas/{'ErrorBody' if compatible else 'ProblemBody'}"}}
         }
-        for operation in operations.values():
+        for method, operation in operations.items():
             responses = operation["responses"]
+            if method == "get" and path.startswith("/api/v1/proof"):
+                responses["304"] = {"description": "What `If-None-Match` names is still the answer."}
             responses.pop("422", None)  # the framework's own, which is never sent
             for status in _statuses(path) + (_WITH_BODY if "requestBody" in operation else ()):
                 responses.setdefault(str(status), {"description": _codes_at(status), "content": body})
