@@ -72,8 +72,9 @@ class Chain:
         self.family = rules.family
         self.anchor_source = rules.anchor_source
         news = News(rules.name, metrics)
+        self.shared_head = None if leases is None else SharedHead(rules, upstream, leases)
         self.head = HeadTracker(
-            upstream if leases is None else SharedHead(rules, upstream, leases),
+            self.shared_head or upstream,
             rules.finality,
             clock,
             direct=upstream,
@@ -292,7 +293,7 @@ class Chain:
 
     async def restore(self) -> None:
         """Takes up what was known when the ledger was last written to. What cannot be had now is done without."""
-        if self.keeping is not None:
+        if self.keeping:
             await self.keeping.restore()
 
     async def run(self) -> None:
@@ -305,10 +306,9 @@ class Chain:
         await self.filling.aclose()
         await self.canon.aclose()
         await self._finding.aclose()
-        if self.sharing is not None:
-            await self.sharing.aclose()
-        if self.keeping is not None:
-            await self.keeping.aclose()
+        for part in (self.sharing, self.keeping):
+            if part is not None:
+                await part.aclose()
 
     def _note_of(self, block: ProvableBlock) -> Noted:
         ahead = self.backfill is not None and self.backfill.is_filling(block.height)

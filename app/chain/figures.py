@@ -41,11 +41,26 @@ class Figures:
             metrics.backfill_remaining_blocks.labels(name).set(chain.backfill.remaining)
             if chain.backfill.lowest is not None:
                 metrics.backfill_lowest_height.labels(name).set(chain.backfill.lowest)
+        self._publish_lasting()
         limit = chain.load.door.limit
         metrics.admission_in_flight.labels("chain", name).set(chain.load.door.taken)
         metrics.admission_limit.labels("chain", name).set(math.inf if limit is None else limit)
         metrics.saturated.labels(name).set(chain.load.saturated)
         metrics.saturation_open_seconds.labels(name).set(chain.load.open_s)
+
+    def _publish_lasting(self) -> None:
+        chain, metrics, name = self._chain, self._metrics, self._chain.name
+        keeping, sharing, shared_head = chain.keeping, chain.sharing, chain.shared_head
+        if keeping is not None:
+            metrics.ledger_up.labels(name).set(keeping.ledger_up)
+            metrics.ledger_waiting_blocks.labels(name).set(keeping.waiting)
+            self._grow(metrics.ledger_dropped_total, (name,), keeping.dropped)
+        if sharing is not None:
+            self._grow(metrics.shared_fill_waits_total, (name,), sharing.waits)
+            self._grow(metrics.shared_fills_received_total, (name,), sharing.received)
+        if shared_head is not None:
+            counts = {"made": shared_head.polled, "received": shared_head.received}
+            self._carry(metrics.shared_head_polls_total, name, counts)
 
     def _carry(self, counter: Counter, chain: str, counts: Mapping[str, int]) -> None:
         for label, count in counts.items():

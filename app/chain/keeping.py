@@ -97,8 +97,8 @@ class Keeping:
 
     @property
     def ledger_up(self) -> bool:
-        """Whether the ledger answered when it was asked last."""
-        return not self._failures
+        """Whether the ledger answered when it was asked last, and is not that of another chain."""
+        return not self._failures and self.kinship is not Kinship.FOREIGN
 
     # --- what was kept ----------------------------------------------------------------------------------------------
 

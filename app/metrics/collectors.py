@@ -29,6 +29,7 @@ from app.metrics.labels import (
     UPSTREAM_METHODS,
     UPSTREAM_RESULTS,
 )
+from app.metrics.lasting import LastingMetrics
 from app.metrics.making import Maker
 from app.metrics.making import seed as _seed
 
@@ -38,7 +39,7 @@ _LAG = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
 _DEPTH = (1, 2, 3, 5, 8, 13, 21, 34, 64, 128, 256)
 
 
-class Metrics(BlockStoreMetrics):
+class Metrics(LastingMetrics, BlockStoreMetrics):
     """The collectors of one process. `queue_wait_limit_s` is how long a fill may wait for its permit: the last finite bucket
     of the wait histogram, so that a wait that ran out is told from one that nearly did."""
 
@@ -238,13 +239,7 @@ class Metrics(BlockStoreMetrics):
         self.anchor_reverts_total = counter(
             "anchor_reverts_total", "Times anchors that were read turned out not to stand any more.", "chain"
         )
-        self.backfill_lowest_height = gauge(
-            "backfill_lowest_height", "Lowest height filled ahead of requests; 0 before the first.", "chain"
-        )
-        self.backfill_remaining_blocks = gauge(
-            "backfill_remaining_blocks", "Blocks of the retention window that are not filled yet.", "chain"
-        )
-
+        self._add_lasting(make)
         self._add_block_store(make)
 
         ProcessCollector(registry=registry)
@@ -293,8 +288,6 @@ class Metrics(BlockStoreMetrics):
             self.chain_attested_head,
             self.anchor_age_seconds,
             self.anchor_reverts_total,
-            self.backfill_lowest_height,
-            self.backfill_remaining_blocks,
             self.saturated,
             self.saturation_open_seconds,
         ):
@@ -312,6 +305,7 @@ class Metrics(BlockStoreMetrics):
         _seed(self.upstream_route_total, chains, ROUTES_TAKEN)
         _seed(self.hedges_total, chains, ("won", "lost", "suppressed"))
         _seed(self.anchor_polls_total, chains, ("ok", "failed", "refused"))
+        self._seed_lasting(chains)
         self._seed_block_store(chains)
         _seed(self.upstream_requests_total, chains, upstreams, UPSTREAM_METHODS, UPSTREAM_RESULTS)
         _seed(self.upstream_units_total, chains, upstreams, PURPOSES)
