@@ -146,8 +146,8 @@ class Verdict(_Body):
     node: Annotated[Exact | None, Field(description="Which node, from the root down.")]
     nibble: Annotated[Exact | None, Field(description="How many nibbles into the key.")]
     field: Annotated[str | None, Field(examples=["log.topics[1]"])]
-    expected: Annotated[U64 | str | None, Field(description="What the trusted side demands.")]
-    found: Annotated[U64 | str | None, Field(description="What the proof has.")]
+    expected: Annotated[Exact | str | None, Field(description="What the trusted side demands.")]
+    found: Annotated[Exact | str | None, Field(description="What the proof has.")]
     message: str
 
 

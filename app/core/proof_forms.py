@@ -96,13 +96,16 @@ def _kind_of(value: dict[str, Any]) -> str:
 
 
 def shown(value: object) -> int | str | None:
-    """A value as a diagnosis may show it: a number, or text of one line, cut where it is long."""
+    """A value as a diagnosis may show it: a number that every JSON reader keeps exactly, or text of one line, cut where it is
+    long."""
     if isinstance(value, bytes):
         return "0x" + value.hex() if len(value) <= _SHOWN else f"0x{value[:32].hex()}... ({len(value)} bytes)"
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     if isinstance(value, int):
-        return value if 0 <= value < 1 << 64 else "a negative number" if value < 0 else "a number beyond 64 bits"
+        if 0 <= value < 1 << 64:
+            return value if value < 1 << 53 else str(value)
+        return "a negative number" if value < 0 else "a number beyond 64 bits"
     if isinstance(value, str):
         return value if len(value) <= 2 * _SHOWN and value.isprintable() else f"{ascii(value[:_SHOWN])[1:-1]}..."
     return {dict: "an object", list: "a list", float: "a number with a fraction or exponent"}.get(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+import orjson
 import pytest
 import rlp
 from hypothesis import HealthCheck, given, settings
@@ -393,6 +394,14 @@ def test_B67_a_number_is_a_whole_one_of_64_bits(number: bytes) -> None:
     body = as_bytes(receipt_of(0)).replace(b'"transactionIndex":0', b'"transactionIndex":' + number)
     found = diagnose(body)[0]
     assert (found.reason, found.field) == ("MalformedField", "transactionIndex")
+
+
+def test_B67_what_is_shown_survives_any_reader_of_json() -> None:
+    found = verdict(single(txIndex=2**64 - 1))
+    assert (found.reason, found.expected, found.found) == ("IndexMismatch", 9, "18446744073709551615")
+    odd = b'{"kind": "trie", "root": "\\ud800", "key": "0x", "value": null, "nodes": [], "\\ud83d": 1}'
+    assert json.loads(orjson.dumps(diagnose(odd)[0].as_json()))["reason"] == "MalformedField"
+    assert orjson.dumps(diagnose(odd.replace(b'"\\ud83d": 1', b'"\\ud83d": 1, "\\ud83d": 2'))[0].as_json())
 
 
 @KINDS
