@@ -18,6 +18,7 @@ from app.upstream import jsonrpc
 from app.upstream.faults import CallFailed, Fault
 from app.upstream.line import AGAIN_S, Line
 from app.upstream.posting import NodeLimits
+from app.upstream.underway import UnderWay
 from tests.scripted_behaviours import answer, dropped, error, hang, hang_up, held, html, raw, reset
 from tests.scripted_node import ScriptedNode, closed_port
 from tests.scripted_websocket import ScriptedWebSocket
@@ -424,6 +425,9 @@ async def test_F11_nothing_is_left_behind_that_nobody_retrieved(million: Any) ->
         assert {type(each.exception()) for each in asked} == {CallFailed}
         await scene.side.stop()
         await scene.fault()
+    under_way = UnderWay()
+    with under_way.expecting((1,), bulky=False):  # whoever asked is cancelled in the same turn of the loop
+        under_way.fail(CallFailed(Fault.RESET, "the connection broke off"))
     del asked
     gc.collect()
     await asyncio.sleep(0)
