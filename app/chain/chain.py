@@ -101,6 +101,8 @@ class Chain:
                 clock,
                 jitter,
                 head=lambda: self.head.heads.head,
+                chain_id=lambda: self.chain_id,
+                anchored=anchors is not None,
                 on_restored=self.head.restore,
                 on_foreign=self._on_foreign,
             )
@@ -140,8 +142,8 @@ class Chain:
         self._ahead: Continuing | None = None
         if anchors is not None:
             shared = (anchors, self._known, self.roots, self.keeping)
-            self._continuing = Continuing(*shared, self._block_wanted)
-            self._ahead = Continuing(*shared, self._block_ahead)
+            self._continuing = Continuing(*shared, lambda height: self._finding.by_height(height))
+            self._ahead = Continuing(*shared, lambda height: self._finding.by_height(height, Priority.BACKFILL))
         self._background = Background(
             rules,
             self.head,
@@ -265,10 +267,6 @@ class Chain:
         return await self._continuing.prove(lo, hi)
 
     # --- for the background -----------------------------------------------------------------------------------------
-
-    async def _block_wanted(self, height: int) -> ProvableBlock:
-        block, _ = await self._finding.by_height(height)
-        return block
 
     async def _root_ahead(self, height: int) -> bytes:
         assert self._ahead is not None

@@ -37,7 +37,7 @@ class Continuity:
 
 
 class Continuing:
-    """Owned by its chain. `block_at` yields the checked canonical block of a height."""
+    """Owned by its chain. `by_height` yields the checked canonical block of a height, and whether it was at hand."""
 
     def __init__(
         self,
@@ -45,13 +45,13 @@ class Continuing:
         known: Known,
         roots: Roots,
         keeping: Keeping | None,
-        block_at: Callable[[int], Awaitable[ProvableBlock]],
+        by_height: Callable[[int], Awaitable[tuple[ProvableBlock, bool]]],
     ) -> None:
         self._anchors = anchors
         self._known = known
         self._roots = roots
         self._keeping = keeping
-        self._block_at = block_at
+        self._by_height = by_height
 
     def __repr__(self) -> str:
         return f"<Continuing {self._anchors!r} {self._roots!r}>"
@@ -80,7 +80,7 @@ class Continuing:
         known = self._roots.get(height)
         if known is not None:
             return known
-        root = (await self._block_at(height)).usc_root
+        root = (await self._by_height(height))[0].usc_root
         self._roots.note(height, root)
         return root
 

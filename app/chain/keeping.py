@@ -60,6 +60,8 @@ class Keeping:
         jitter: Callable[[], float] = random.random,
         *,
         head: Callable[[], int | None],
+        chain_id: Callable[[], int | None] = lambda: None,
+        anchored: bool = False,
         on_restored: Callable[[int], None] = lambda finalized: None,
         on_foreign: Callable[[], None] = lambda: None,
     ) -> None:
@@ -68,7 +70,11 @@ class Keeping:
         self._chain = chain
         self._nodes = nodes
         self._ledger = ledger
-        self._blocks = None if store is None else KeptBlocks(chain, store, builder, cache, clock, jitter)
+        self._blocks = (
+            None
+            if store is None
+            else KeptBlocks(chain, store, builder, cache, clock, jitter, chain_id=chain_id, anchored=anchored)
+        )
         self._clock = clock
         self._waiting: deque[tuple[ProvableBlock | None, Noted | None]] = deque()
         self._notes: list[Noted] = []

@@ -11,7 +11,8 @@ from cachetools import LRUCache
 
 from app.core.deadlines import deadline
 from app.core.errors import ContentInvalid, ProofError
-from app.core.provable_block import ProvableBlock
+from app.core.provable_block import ProvableBlock, Verdict
+from app.core.reopening import reopens
 
 from .cache import BlockCache
 from .flight import Flights, Stage
@@ -34,11 +35,17 @@ class KeptBlocks:
         cache: BlockCache[ProvableBlock],
         clock: Clock,
         jitter: Callable[[], float] = random.random,
+        *,
+        chain_id: Callable[[], int | None],
+        anchored: bool,
     ) -> None:
+        """`chain_id` tells which chain the blocks must be of, which no header says; `anchored`: they must have usc leaves."""
         self._chain = chain
         self._store = store
         self._builder = builder
         self._cache = cache
+        self._chain_id = chain_id
+        self._anchored = anchored
         self._reads: Flights[bytes, ProvableBlock | None] = Flights(clock, first_stage=Stage.RESOLVING, jitter=jitter)
         self._stored: LRUCache[bytes, bool] = LRUCache(4096)  # put, or read, by this process
 
@@ -53,13 +60,15 @@ class KeptBlocks:
         )
 
     async def put(self, block: ProvableBlock) -> None:
-        """Takes the block for writing, if it was not put before."""
-        if block.block_hash not in self._stored:
+        """Takes the block for writing, if it was not put before and can be checked again when it is read."""
+        if block.block_hash not in self._stored and reopens(block):
             self._stored[block.block_hash] = True
             self._store.put(block.block_hash, block.height, await _packed(block))
 
     async def put_through(self, block: ProvableBlock) -> bool:
         """Writes the block. Whether others who share the store can read it from now on."""
+        if not reopens(block):
+            return False
         self._stored[block.block_hash] = True
         return await self._store.put_through(block.block_hash, block.height, await _packed(block))
 
@@ -85,8 +94,19 @@ class KeptBlocks:
             return None
         except ProofError:  # no builder to be had: the block is as good as absent
             return None
+        if not self._serves(block):
+            self._stored.pop(block_hash, None)  # what is fetched instead takes its place
+            return None
         self._stored[block_hash] = True
         return block
+
+    def _serves(self, block: ProvableBlock) -> bool:
+        """Whether it is what this chain needs. It may have been put under another configuration."""
+        wanted = self._chain_id()
+        if wanted is not None and block.chain_id != wanted:
+            return False
+        proven = block.transactions_verdict is block.receipts_verdict is Verdict.PROVEN
+        return not (self._anchored and proven and block.leaves_verdict is Verdict.UNAVAILABLE)
 
 
 async def _packed(block: ProvableBlock) -> bytes:

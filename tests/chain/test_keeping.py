@@ -271,3 +271,30 @@ async def test_a_ledger_that_shares_no_height_with_the_nodes_yet_waits() -> None
     await keeping.flush()
     assert keeping.kinship is Kinship.SAME
     assert await keeping.hash_at(BUSY) == HASH
+
+
+async def test_a_kept_block_of_another_chain_id_is_not_served() -> None:
+    site = Site()
+    await site.after()
+    recorded = site.chain(chain_id=5)
+    await recorded.chain.restore()
+    assert recorded.chain.keeping is not None
+    assert await recorded.chain.keeping.block(HASH) is None
+    assert HASH in site.store.blocks, "it may be what another chain needs"
+
+
+async def test_a_block_kept_without_leaves_is_fetched_again_once_the_chain_has_anchors() -> None:
+    site = Site()
+    await site.after()
+    recorded = site.chain(anchors=SelfAttested(7, BUSY - 20, 10, 10))
+    await recorded.chain.restore()
+    assert recorded.chain.keeping is not None
+    assert await recorded.chain.keeping.block(HASH) is None
+    await recorded.see(finalized=LAST)
+    assert (await recorded.at(BUSY)).usc_root
+    assert recorded.calls()["fetch"] == 1
+    await recorded.chain.keeping.flush()
+    again = site.chain(anchors=SelfAttested(7, BUSY - 20, 10, 10))
+    await again.chain.restore()
+    assert (await again.at(BUSY)).usc_root
+    assert again.calls() == {}
