@@ -9,8 +9,10 @@ from typing import Any
 
 import httpx2
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from app.api import batch_bodies, second_opinion
+from app.api import batch_bodies, batch_questions, second_opinion
 from app.api.batch_questions import MAX_COMMAS
 from app.checker import Refused, check_usc_batch
 from app.core import continuity
@@ -286,6 +288,14 @@ async def test_entries_are_merged_deduplicated_and_sorted(client: httpx2.AsyncCl
     assert (body["fromHeader"], body["toHeader"]) == (1000002, 1000007)
     assert [(height, list(of)) for height, of in body["merkleProofs"].items()] == [("1000004", ["0", "1"])]
     assert chain_of(house).looked_up == ["block"], "a height without indexes needs no block"
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.none() | st.integers(0, 300)), min_size=1))
+def test_places_are_grouped_in_ascending_order(places: list[tuple[int, int | None]]) -> None:
+    queries = batch_questions.merged(places)
+    assert list(queries) == sorted({height for height, _ in places})
+    for height, indexes in queries.items():
+        assert list(indexes) == sorted({index for at, index in places if at == height and index is not None})
 
 
 async def test_keys_ascend_as_numbers(client: httpx2.AsyncClient, house: RecordedHouse) -> None:
