@@ -20,6 +20,7 @@ from app.store.database import Database, DatabaseRefused, open_database
 from app.store.leases import SqlLeases
 from app.store.ledger import SqlLedger
 from app.store.migrating import make_ready, until_ready
+from app.store.spendings import SqlSpendings
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ class Stores:
         self._blocks = blocks
         self.blocks_are_shared = blocks_are_shared
         self._leases = None if database.is_sqlite else SqlLeases(database)
+        self._spendings = SqlSpendings(database)
 
     def __repr__(self) -> str:
         return f"<Stores {self.database!r} {self._blocks!r}>"
@@ -56,6 +58,11 @@ class Stores:
     def leases(self) -> SqlLeases | None:
         """By which processes divide work among themselves; None where there is one process, as with SQLite."""
         return self._leases
+
+    @property
+    def spendings(self) -> SqlSpendings:
+        """What all processes spent of the accounts of upstreams."""
+        return self._spendings
 
     def blocks_of(self, chain_key: int, name: str) -> ChainBlocks | None:
         """The blocks of one chain, where blocks are kept."""

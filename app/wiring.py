@@ -26,6 +26,7 @@ from app.settings import ChainSettings, Settings, UpstreamSettings
 from app.store.blocks import ChainBlocks
 from app.store.ledger import SqlLedger
 from app.store.memory import MemoryLedger
+from app.store.spendings import SqlSpendings
 from app.stores import Stores
 from app.upstream.counting import Counting
 from app.upstream.demo import demo_heights, demo_transport
@@ -34,6 +35,7 @@ from app.upstream.failover import Failover
 from app.upstream.figures import UpstreamFigures
 from app.upstream.posting import NodeLimits
 from app.upstream.purse import Accounts, Purse
+from app.upstream.settling import Treasury
 
 _MIN_USEFUL_S = 0.5
 _MIN_USEFUL_SHARE = 0.15
@@ -190,3 +192,4 @@ if TYPE_CHECKING:
     _ledgers_fit: tuple[type[Ledger], type[Ledger]] = (MemoryLedger, SqlLedger)
     _blocks_fit: type[BlockStore] = ChainBlocks
     _clock_fits: type[Clock] = MonotonicClock
+    _treasury_fits: type[Treasury] = SqlSpendings
