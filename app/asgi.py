@@ -1,11 +1,12 @@
 """Settings -> ASGI application: the layers in their order, the routes, and a lifespan that opens the house.
 
 Layers, outermost first: request id and log; CORS; probes and metrics; HTTP metrics; errors and sizes; chain check;
-admission; methods; compression; the routes.
+consumers; admission; consumers' rates; methods; compression; the routes.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
@@ -19,13 +20,15 @@ from app import __version__, house
 from app.api import batches, chains, docs, health, native, problems, second_opinion, usc, verify
 from app.api.admission import Admission
 from app.api.compression import Compression
+from app.api.consumers import Consumers, Toll
 from app.api.cors import Cors
 from app.api.crossing import ChainCheck, Signpost
 from app.api.guard import Guard, Limits
 from app.api.lobby import Lobby
 from app.api.observe import Bypass, HttpMetrics, Observe
 from app.api.visit import RouteTable
-from app.settings import Settings
+from app.core.consumers import Pepper, Proxies
+from app.settings import ConsumerSettings, Settings
 
 _DESCRIPTION = (
     "Inclusion proofs of EVM transactions, receipts and logs, each checked by an independent verifier before it leaves."
@@ -59,7 +62,9 @@ def create_app(
             Middleware(Guard),
             Middleware(Limits),
             Middleware(ChainCheck),
+            *_telling_apart(settings.consumers),
             Middleware(Admission, request_timeout_s=settings.admission.request_timeout_secs),
+            *([Middleware(Toll)] if settings.consumers.rate.enabled else ()),
             Middleware(Signpost),
             Middleware(Compression),
         ],
@@ -77,3 +82,20 @@ def create_app(
     # The guard among the routes lets the metrics see the status of a fault; the outer one is for the layers before it.
     guarded = Guard(Bypass(HttpMetrics(routes), direct=routes))
     return Observe(Cors(guarded, settings.cors.allow_origins), table)
+
+
+def _telling_apart(chosen: ConsumerSettings) -> list[Middleware]:
+    """The layer that knows who asks; none where that does not matter."""
+    if not chosen.told_apart:
+        return []
+    # Without a configured one, names are good for this process, and nothing is stored under them.
+    pepper = secrets.token_bytes(32) if chosen.pepper is None else chosen.pepper.encode()
+    return [
+        Middleware(
+            Consumers,
+            pepper=Pepper(pepper),
+            proxies=Proxies(chosen.trusted_proxies),
+            keys_required=chosen.api_keys_required,
+            max_in_flight=chosen.max_in_flight,
+        )
+    ]

@@ -1,13 +1,14 @@
-"""The front door: `copath serve`, `copath check`, `copath prove`, `copath verify`, `copath backfill`, `copath migrate`."""
+"""The front door: `copath serve`, and its sisters `check`, `prove`, `verify`, `backfill`, `migrate` and `keys`."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
@@ -16,14 +17,17 @@ from app.api.visit import REQUEST_ID
 from app.backfilling import RangeRefused, chain_named, fill_range
 from app.checking import UnknownName
 from app.checking import check as check_chains
+from app.consumers import KeysRefused, create_key, list_keys, revoke_key
 from app.core.hexadecimal import parse_hash
 from app.house import CannotStart, demo_chains, prepare_logging
 from app.migrating import NotMigrated
 from app.migrating import migrate as bring_up_to_date
 from app.serving import ask_once
 from app.serving import serve as run_server
-from app.settings import LoadedSettings, NoChainsConfigured, SettingsError, demo_settings, load_settings
+from app.settings import LoadedSettings, NoChainsConfigured, Settings, SettingsError, demo_settings, load_settings
 from app.verifying import AnchorWanted, Trust, tell
+
+T = TypeVar("T")
 
 program = typer.Typer(
     name="copath",
@@ -205,6 +209,51 @@ def verify(
             _stop("a usc proof needs --anchor-height and --anchor-digest: the anchor you trust", EXIT_CONFIGURATION)
     if not good:
         raise typer.Exit(EXIT_REFUSED)
+
+
+keys = typer.Typer(name="keys", help="API keys of consumers.", no_args_is_help=True)
+program.add_typer(keys)
+
+
+@keys.command("create")
+def create(
+    name: Annotated[str, typer.Argument(help="Whose key it is, for the list; 64 characters at most.")],
+    config: ConfigOption = None,
+) -> None:
+    """Make a key and print it: now, and never again. Running servers take it within seconds."""
+    key_id, key = _about_keys(config, lambda settings: create_key(settings, name))
+    typer.echo(f"id {key_id}; it will not be shown again:", err=True)
+    typer.echo(key)
+
+
+@keys.command("list")
+def list_all(config: ConfigOption = None) -> None:
+    """Every key that was ever made: its id, since when, until when, whose. Never the key."""
+    for row in _about_keys(config, list_keys):
+        until = "counts" if row.revoked_at is None else f"revoked {_day(row.revoked_at)}"
+        typer.echo(f"{row.id}  made {_day(row.created_at)}  {until}  {ascii(row.name)[1:-1]}")
+
+
+@keys.command()
+def revoke(
+    key_id: Annotated[str, typer.Argument(help="The id of the key, as listed.")], config: ConfigOption = None
+) -> None:
+    """Make a key count no more. Running servers refuse it within seconds. Exit code 1: there was none to revoke."""
+    if not _about_keys(config, lambda settings: revoke_key(settings, key_id)):
+        _stop("no key that counts has this id", EXIT_REFUSED)
+
+
+def _about_keys(config: Path | None, ask: Callable[[Settings], Coroutine[Any, Any, T]]) -> T:
+    loaded, _ = _load(config, {"logging.level": "error"})
+    prepare_logging(loaded, REQUEST_ID)
+    try:
+        return asyncio.run(ask(loaded.settings))
+    except KeysRefused as refused:
+        _stop(f"copath: {refused}", EXIT_REFUSED)
+
+
+def _day(moment: int) -> str:
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def _hash(option: str, text: str) -> bytes:

@@ -16,6 +16,7 @@ from app.chain.building import open_builder
 from app.chain.chain import Chain
 from app.chain.ports import Builder, Clock, Upstream
 from app.chain.supervision import Loop, supervise
+from app.consumers import ConsumerParts, open_consumers
 from app.core.admission import Door
 from app.core.saturation import Gate, SaturationWindow
 from app.log import configure_logging, install_fault_hooks, loop_fault_handler
@@ -24,6 +25,7 @@ from app.settings import LoadedSettings, Settings, redacted, secrets_of
 from app.stores import Stores, StoresRefused, open_stores
 from app.upstream.demo import demo_chains, demo_examples
 from app.upstream.purse import Accounts
+from app.upstream.settling import Settling
 from app.wiring import CannotStart, MonotonicClock, build_chain, build_upstream, heights_kept, min_useful_s
 
 __all__ = [
@@ -74,7 +76,15 @@ def watch_loop(house: House) -> None:
 class House:
     """Everything that lives while the server runs. The doors read it; only whoever opened it tells it to end."""
 
-    def __init__(self, chains: Sequence[Chain], builder: Builder, metrics: Metrics, door: Door, clock: Clock) -> None:
+    def __init__(
+        self,
+        chains: Sequence[Chain],
+        builder: Builder,
+        metrics: Metrics,
+        door: Door,
+        clock: Clock,
+        consumers: ConsumerParts | None = None,
+    ) -> None:
         self.chains: Mapping[int, Chain] = {chain.key: chain for chain in sorted(chains, key=lambda chain: chain.key)}
         self.by_name: Mapping[str, Chain] = {chain.name: chain for chain in self.chains.values()}
         self.metrics = metrics
@@ -84,6 +94,9 @@ class House:
         self.started_at = time.time()
         self.loop_lag_s = 0.0
         self.door = door
+        consumers = consumers or ConsumerParts()
+        self.keys = consumers.keys
+        self.rates = consumers.rates
         self._builder = builder
         self._clock = clock
         self._beat_at = clock.now()
@@ -162,9 +175,14 @@ async def open_house(settings: Settings, *, anchoring: bool = True) -> AsyncIter
             parts.push_async_callback(chain.aclose)
             chains.append(chain)
         await asyncio.gather(*(chain.restore() for chain in chains))
-        house = House(chains, builder, metrics, _build_door(settings, chains), MonotonicClock())
+        consumers = await parts.enter_async_context(
+            open_consumers(settings, stores.database, metrics, MonotonicClock().now)
+        )
+        house = House(chains, builder, metrics, _build_door(settings, chains), MonotonicClock(), consumers)
         async with asyncio.TaskGroup() as group:
-            loops = [(Loop("heartbeat"), house.beat), (Loop("stores"), stores.run)]
+            settling = Settling(accounts, stores.spendings)
+            loops = [(Loop("heartbeat"), house.beat), (Loop("stores"), stores.run), (Loop("settling"), settling.run)]
+            loops += [(Loop(name), body) for name, body in consumers.loops]
             for loop, _ in loops:
                 metrics.register_task(loop.name)
             tasks = [group.create_task(supervise(loop, body, metrics), name=loop.name) for loop, body in loops]

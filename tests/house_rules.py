@@ -30,6 +30,7 @@ EVERY_ROOM = frozenset(
         "log",
         "house",
         "stores",
+        "consumers",
         "wiring",
         "asgi",
         "serving",
@@ -54,6 +55,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "metrics": frozenset(),
     "log": frozenset(),
     "stores": frozenset({"core", "metrics", "settings", "store"}),
+    "consumers": frozenset({"core", "metrics", "settings", "store"}),
     "wiring": frozenset({"core", "metrics", "settings", "chain", "upstream", "anchors", "store", "stores"}),
     "house": EVERY_ROOM - {"api", "asgi", "serving", "backfilling", "checking", "migrating", "verifying", "cli"}
     | {VERSION},
@@ -67,6 +69,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
         {
             "api",
             "house",
+            "consumers",
             "settings",
             "core",
             "checker",
@@ -96,6 +99,7 @@ LIBRARIES: Mapping[str, frozenset[str]] = {
     "metrics": frozenset({"prometheus_client"}),
     "log": frozenset({"structlog"}),
     "stores": frozenset(),
+    "consumers": frozenset(),
     "wiring": frozenset(),
     "house": frozenset(),
     "asgi": frozenset({"fastapi", "starlette", "uvicorn", "typer", "rich"}),

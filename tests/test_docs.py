@@ -112,6 +112,7 @@ def test_every_setting_is_read_or_is_said_to_do_nothing_yet() -> None:
         ROOT / "app" / name
         for name in (
             "house.py",
+            "consumers.py",
             "stores.py",
             "wiring.py",
             "asgi.py",

@@ -12,7 +12,6 @@ Pure ASGI. A route that is cancelled leaves the fill that it waited for to whoev
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable
 
@@ -20,35 +19,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.lanes import lane_of, refusal_of
 from app.api.lobby import Lobby, open_house_of
+from app.api.refusing import Refusals
 from app.api.visit import Visit, visit_of
 from app.core.admission import Lane, Place, Shed
 from app.core.deadlines import Trail, deadline, trail
-from app.core.errors import (
-    ChainOverloaded,
-    ConsumerConcurrency,
-    ConsumerRateLimited,
-    Draining,
-    Overloaded,
-    ProofError,
-    RequestTimeout,
-    UpstreamBudgetExhausted,
-)
-
-log = logging.getLogger(__name__)
-
-LOG_EVERY_S = 1.0
-"""A refusal is logged at most this often for each reason, and those between have no line of their end either: writing one takes
-longer than refusing, and the log must not become a load of its own."""
-
-_REASONS: dict[type[ProofError], str] = {
-    Overloaded: "overloaded",
-    ChainOverloaded: "chain_overloaded",
-    RequestTimeout: "timeout",
-    Draining: "draining",
-    ConsumerRateLimited: "consumer_rate",
-    ConsumerConcurrency: "consumer_concurrency",
-    UpstreamBudgetExhausted: "upstream_budget",
-}
+from app.core.errors import Draining, ProofError, RequestTimeout
 
 
 class Admission:
@@ -58,11 +33,11 @@ class Admission:
         """`request_timeout_s`: from arrival to the last byte."""
         self.app = app
         self._timeout_s = request_timeout_s
-        self._refusals = _RefusalLog()
+        self._refusals = Refusals()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         visit = visit_of(scope)
-        if scope["type"] != "http" or not visit.proof or visit.sign is None or visit.method not in visit.sign.methods:
+        if scope["type"] != "http" or not visit.controlled:
             await self.app(scope, receive, send)
             return
         house = open_house_of(scope)
@@ -75,7 +50,7 @@ class Admission:
             finally:
                 _give_back(house, visit, place)
         except ProofError as refusal:
-            self._note(house, visit, refusal)
+            self._refusals.note(house, visit, refusal)
             raise
 
     async def _serve(
@@ -101,7 +76,7 @@ class Admission:
             elif outgoing.started:
                 # Half an answer is out: returning without the rest of it makes the server cut the connection.
                 visit.outcome = RequestTimeout.code
-                self._note(house, visit, RequestTimeout("the answer was cut off"))
+                self._refusals.note(house, visit, RequestTimeout("the answer was cut off"))
             else:
                 raise RequestTimeout("proof request exceeded the server's deadline", stage=here.stage) from None
         finally:
@@ -133,16 +108,6 @@ class Admission:
                 raise failure
             finally:
                 del failure  # or its traceback would hold the frame that holds it
-
-    def _note(self, house: Lobby, visit: Visit, refusal: ProofError) -> None:
-        """Counts a refusal, once, and logs some of them."""
-        reason = _REASONS.get(type(refusal))
-        if reason is None:
-            return
-        if isinstance(refusal, ChainOverloaded):
-            reason = str(refusal.extra.get("reason", reason))  # of the fill queue: one of two
-        house.metrics.admission_rejected_total.labels(reason).inc()
-        visit.hushed = not self._refusals.note(reason, visit, house.now()) and not isinstance(refusal, RequestTimeout)
 
 
 def _admitted(house: Lobby, visit: Visit) -> Place:
@@ -217,23 +182,3 @@ class _Incoming:
             self._news.clear()
             await self._news.wait()
         return self._messages.popleft()
-
-
-class _RefusalLog:
-    """At most one line a second for each reason, with how many were left out since the last one."""
-
-    def __init__(self) -> None:
-        self._last: dict[str, tuple[float, int]] = {}
-
-    def note(self, reason: str, visit: Visit, now: float) -> bool:
-        """Whether this one was logged."""
-        logged_at, suppressed = self._last.get(reason, (None, 0))
-        if logged_at is not None and now - logged_at < LOG_EVERY_S:
-            self._last[reason] = (logged_at, suppressed + 1)
-            return False
-        self._last[reason] = (now, 0)
-        line: dict[str, object] = {"reason": reason, "suppressed": suppressed, "request_id": visit.request_id}
-        if visit.chain is not None:
-            line["chain"] = visit.chain.name
-        log.warning("refused", extra=line)
-        return True

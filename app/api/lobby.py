@@ -11,6 +11,7 @@ from typing import Any, Protocol, cast
 
 from app.core.admission import Door
 from app.core.blocks import BlockRef
+from app.core.bucket import Decision, Rate
 from app.core.continuity import ContinuityProof
 from app.core.finality import Finality, Level
 from app.core.provable_block import ProvableBlock
@@ -63,11 +64,11 @@ class ChainFloor(Protocol):
     @property
     def attested_height(self) -> int | None: ...
     @property
-    @property
     def anchors_rest_s(self) -> float:
         """Seconds for which no anchor is to be expected; 0 when one may come at any time."""
         ...
 
+    @property
     def full_word(self) -> tuple[str, int]:
         """`by` and `sources` of a finality that every configured upstream stands behind: the same on every replica."""
         ...
@@ -103,6 +104,37 @@ class ChainFloor(Protocol):
 
     def peek_continuity(self, lo: int, hi: int) -> bool:
         """Whether the continuity proof of [lo, hi], or its refusal, asks nobody."""
+        ...
+
+
+class Keys(Protocol):
+    """The API keys that count."""
+
+    @property
+    def known(self) -> bool:
+        """Whether they were read since the start."""
+        ...
+
+    def verified(self, key: str) -> str | None:
+        """The id of a key that counts, from memory."""
+        ...
+
+    async def looked_up(self, key: str) -> str | None:
+        """The same of one that may have been made a moment ago."""
+        ...
+
+
+class ConsumerRates(Protocol):
+    """How often each consumer may ask."""
+
+    @property
+    def rate(self) -> Rate: ...
+    def denial(self, consumer: str) -> Decision | None:
+        """A refusal that is known without asking anybody."""
+        ...
+
+    async def take(self, consumer: str) -> Decision:
+        """Decides on one request, and soon."""
         ...
 
 
@@ -145,6 +177,16 @@ class Lobby(Protocol):
     @property
     def door(self) -> Door:
         """Who is in."""
+        ...
+
+    @property
+    def keys(self) -> Keys | None:
+        """None: no keys are made or checked here."""
+        ...
+
+    @property
+    def rates(self) -> ConsumerRates | None:
+        """None: consumers have no rate."""
         ...
 
     @property

@@ -59,7 +59,7 @@ class Observe:
                 visit.status = message["status"]
                 if house is not None and house.draining:
                     added.append((b"connection", b"close"))  # the next request should find another server
-                message = {**message, "headers": [*message.get("headers", ()), *added]}
+                message = {**message, "headers": [*message.get("headers", ()), *added, *visit.fields]}
             elif message["type"] == "http.response.body":
                 visit.sent_bytes += len(message.get("body", b""))
             await send(message)

@@ -70,6 +70,10 @@ class Visit:
     """One of many that were refused alike: a line that tells how many stands for it in the log."""
     place: Place | None = None
     """What an admitted request holds; only the door changes it."""
+    consumer: str | None = None
+    """Who asks, where consumers are told apart: a name that tells nothing."""
+    fields: tuple[tuple[bytes, bytes], ...] = ()
+    """What every answer to this request says in its header, a refusal too."""
 
     @property
     def template(self) -> str:
@@ -80,6 +84,11 @@ class Visit:
     def proof(self) -> bool:
         """Whether a proof was asked for: those requests are admission-controlled and have an outcome metric."""
         return self.sign is not None and self.sign.template.startswith("/api/v1/proof")
+
+    @property
+    def controlled(self) -> bool:
+        """Whether this asks for a proof in a way that its route answers: all that admission and consumers' limits are about."""
+        return self.proof and self.sign is not None and self.method in self.sign.methods
 
     @property
     def compatible(self) -> bool:

@@ -44,11 +44,12 @@ def conflicts(settings: Settings) -> Iterator[tuple[Path, str]]:
             ("admission", "max_in_flight_per_chain"),
             f"must not be above admission.max_in_flight_requests, which is {places}",
         )
-    if settings.consumers.api_keys_required:
-        yield (
-            ("consumers", "api_keys_required"),
-            "is not in force in this version, and a server that should ask for keys must not serve without",
-        )
+    if settings.consumers.pepper is None:
+        without = "needs consumers.pepper or pepper_file: what is stored of consumers is hashed with it"
+        if settings.consumers.api_keys_required:
+            yield ("consumers", "api_keys_required"), without
+        if settings.consumers.rate.enabled:
+            yield ("consumers", "rate", "enabled"), without
     if settings.drain_secs < timeout_s:
         yield (
             ("shutdown", "drain_secs"),

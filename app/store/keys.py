@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from sqlalchemy import insert, literal_column, select, update
+from sqlalchemy import ColumnElement, insert, literal_column, select, update
 from sqlalchemy.sql import func
 
 from app.core.consumers import Pepper, id_in, spell_key
@@ -55,7 +55,7 @@ class KeyTable:
         seconds = (
             "CAST(strftime('%s', 'now') AS INTEGER)" if database.is_sqlite else "extract(epoch FROM now())::bigint"
         )
-        self._now = literal_column(seconds)
+        self._now: ColumnElement[int] = literal_column(seconds)
 
     async def create(self, name: str) -> tuple[str, str]:
         """A new key that counts from now on: its id, and the key itself, which nobody can find out again."""

@@ -28,7 +28,7 @@ from app.core.admission import Door
 from app.core.saturation import Gate, SaturationWindow
 from app.house import House
 from app.metrics import Metrics
-from app.settings import Settings
+from app.settings import ConsumerSettings, Settings
 from app.settings.models import AdmissionSettings, CorsSettings
 from tests.api.serving import lifespan
 from tests.chain.recorded_chain import CorpusBuilder, RecordedChain
@@ -47,8 +47,9 @@ class Exchange:
         method: str = "GET",
         body: bytes | None = b"",
         headers: Iterable[tuple[bytes, bytes]] = (),
+        client: str | None = None,
     ) -> None:
-        """`body` None: announced, and never sent."""
+        """`body` None: announced, and never sent. `client`: the address that it comes from."""
         self.status: int | None = None
         self.headers: dict[str, str] = {}
         self.body = b""
@@ -71,7 +72,7 @@ class Exchange:
             "query_string": query.encode(),
             "root_path": "",
             "headers": [(b"host", b"copath"), *headers],
-            "client": None,
+            "client": None if client is None else (client, 4711),
             "server": ("copath", 80),
             "state": dict(state),
         }
@@ -186,7 +187,11 @@ def house_of(
 
 @asynccontextmanager
 async def asked(
-    *chains: RecordedChain, timeout_s: float = 30.0, max_batch_size: int = 10, **limits: Any
+    *chains: RecordedChain,
+    timeout_s: float = 30.0,
+    max_batch_size: int = 10,
+    consumers: ConsumerSettings | None = None,
+    **limits: Any,
 ) -> AsyncIterator[Asked]:
     """The whole application over these chains. Whatever is still under way at the end is cancelled."""
     house = house_of(chains, **limits)
@@ -194,6 +199,7 @@ async def asked(
         cors=CorsSettings(),
         admission=AdmissionSettings(request_timeout_secs=timeout_s),
         max_batch_size=max_batch_size,
+        consumers=consumers or ConsumerSettings(),
     )
 
     @asynccontextmanager

@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 from prometheus_client import CollectorRegistry
 
+from app.api.lobby import ConsumerRates, Keys
 from app.core.admission import Door
 from app.core.block_building import build
 from app.core.blocks import BlockRef
@@ -219,6 +220,8 @@ class RecordedHouse:
     closing: bool = False
     saturated: bool = False
     door: Door = field(default_factory=open_door)
+    keys: Keys | None = None
+    rates: ConsumerRates | None = None
 
     def now(self) -> float:
         return time.monotonic()

@@ -364,7 +364,7 @@ async def test_A9_refusals_are_counted_once_each_and_logged_once_a_second(
         for _ in range(3):
             await ended([full.ask(nth(1)) for _ in range(50)])
             await full.clock.advance(0.5)
-    lines = [record for record in caplog.records if record.name == "app.api.admission"]
+    lines = [record for record in caplog.records if record.name == "app.api.refusing"]
     told = [(line.reason, line.suppressed, line.chain) for line in lines]  # type: ignore[attr-defined]
     assert told == [("overloaded", 0, "sepolia"), ("overloaded", 99, "sepolia")]
     ends = [record for record in caplog.records if record.name == "copath.access"]
@@ -378,7 +378,7 @@ async def test_A9_the_reasons_are_told_apart(caplog: pytest.LogCaptureFixture) -
     recorded = await seen(max_fills=1, max_queued_fills=1)
     async with asked(recorded, process=8, chain=6, timeout_s=30) as doors:
         held = recorded.upstream.hold("fetch")
-        with caplog.at_level(logging.INFO, logger="app.api.admission"):
+        with caplog.at_level(logging.INFO, logger="app.api.refusing"):
             doors.ask(nth(0))
             await held.reached()
             doors.ask(nth(1))
@@ -401,7 +401,7 @@ async def test_A9_the_reasons_are_told_apart(caplog: pytest.LogCaptureFixture) -
             "timeout": 5,
         }
         assert doors.metric("admission_rejected_total") == 8
-        lines = [record for record in caplog.records if record.name == "app.api.admission"]
+        lines = [record for record in caplog.records if record.name == "app.api.refusing"]
         assert Counter(line.reason for line in lines) == dict.fromkeys(reasons[1:], 1)  # type: ignore[attr-defined]
 
 

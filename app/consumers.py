@@ -1,0 +1,118 @@
+"""What is kept of consumers, opened: their keys and their rates, in the database that everything else is in.
+
+With PostgreSQL they have connections of their own: whoever waits 50 ms for a token must not stand behind a ledger that is being
+written. Without any database at the start they do as they do without one later: keys known last count, rates are kept alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from app.core.bucket import Rate
+from app.core.consumers import Pepper
+from app.core.lasting import StoreUnavailable
+from app.metrics import Metrics
+from app.settings import ConsumerSettings, Settings
+from app.store.buckets import SharedBuckets
+from app.store.database import Database, DatabaseRefused, Limits, open_database
+from app.store.keys import Keyring, KeyRow, KeyTable
+from app.store.migrating import make_ready, until_ready
+from app.store.rates import Rates
+
+log = logging.getLogger(__name__)
+
+LIMITS = Limits(call_s=1.0, lock_s=0.75, connections=2, overflow=4)
+
+
+class KeysRefused(Exception):
+    """Why no key can be made, listed or revoked: one clear line, without a secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerParts:
+    """Owned by the house, which runs `loops`, by name. `rates` is None where consumers have none, `keys` where nothing could be
+    known of them."""
+
+    keys: Keyring | None = None
+    rates: Rates | None = None
+    loops: Sequence[tuple[str, Callable[[], Coroutine[Any, Any, None]]]] = ()
+
+
+@asynccontextmanager
+async def open_consumers(
+    settings: Settings, database: Database, metrics: Metrics, clock: Callable[[], float]
+) -> AsyncIterator[ConsumerParts]:
+    """`database`: the one that everything else is in; of SQLite there is only one. Without a pepper nothing is kept."""
+    chosen = settings.consumers
+    if chosen.pepper is None:
+        yield ConsumerParts()
+        return
+    if database.is_sqlite:
+        yield _parts(chosen, chosen.pepper, database, metrics, clock)
+        return
+    async with open_database(settings.database_url, LIMITS) as ours:
+        ours.ready = database.ready
+        parts = _parts(chosen, chosen.pepper, ours, metrics, clock)
+        awaiting = () if ours.ready else (("consumer-database", lambda: _until_ready(ours)),)
+        yield ConsumerParts(parts.keys, parts.rates, (*parts.loops, *awaiting))
+
+
+def _parts(
+    chosen: ConsumerSettings, secret: str, database: Database, metrics: Metrics, clock: Callable[[], float]
+) -> ConsumerParts:
+    pepper = Pepper(secret.encode())
+    keys = Keyring(KeyTable(database, pepper), pepper, metrics, clock)
+    if not chosen.rate.enabled:
+        return ConsumerParts(keys, None, [("consumer-keys", keys.run)])
+    rate = Rate(chosen.rate.per_second, float(chosen.rate.burst))
+    rates = Rates(rate, SharedBuckets(database, rate), metrics, clock, replicas=chosen.expected_replicas)
+    return ConsumerParts(keys, rates, [("consumer-keys", keys.run), ("consumer-rates", rates.run)])
+
+
+async def _until_ready(database: Database) -> None:
+    try:
+        await until_ready(database)
+    except DatabaseRefused as refused:
+        log.error("database_refused", extra={"detail": str(refused)})
+    await asyncio.Event().wait()
+
+
+# --- for the command line -------------------------------------------------------------------------------------------
+
+
+async def create_key(settings: Settings, name: str) -> tuple[str, str]:
+    """The id of a new key, and the key: it is shown now or never. Raises `KeysRefused`, as the others do."""
+    async with _table(settings) as table:
+        return await table.create(name)
+
+
+async def list_keys(settings: Settings) -> tuple[KeyRow, ...]:
+    """Every key that was ever made, oldest first."""
+    async with _table(settings) as table:
+        return await table.rows()
+
+
+async def revoke_key(settings: Settings, key_id: str) -> bool:
+    """Whether a key of this id counted until now."""
+    async with _table(settings) as table:
+        return await table.revoke(key_id)
+
+
+@asynccontextmanager
+async def _table(settings: Settings) -> AsyncIterator[KeyTable]:
+    secret = settings.consumers.pepper
+    if secret is None:
+        raise KeysRefused("keys are stored as hashes under consumers.pepper: set consumers.pepper_file first")
+    try:
+        async with open_database(settings.database_url) as database:
+            await make_ready(database)
+            yield KeyTable(database, Pepper(secret.encode()))
+    except DatabaseRefused as refused:
+        raise KeysRefused(str(refused)) from refused
+    except StoreUnavailable as lost:
+        raise KeysRefused(f"the database cannot be had: {lost}") from lost
