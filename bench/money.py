@@ -32,6 +32,7 @@ from app.store.memory import MemoryLedger
 from app.upstream.evm import EvmNode
 from app.upstream.failover import Failover
 from app.upstream.purse import Purse
+from app.upstream.subscription import EVENT
 from tests.acceptance.made_blocks import CHAIN_ID, Outcome, Sent, block_hash, make_block
 from tests.fakes import ManualClock
 from tests.oracles import signing
@@ -99,6 +100,7 @@ class Day:
 
     units: dict[Purpose, float]
     blocks: set[int] = field(default_factory=set)
+    calls: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
 
 
@@ -123,7 +125,19 @@ def run() -> list[tuple[str, str, str]]:
             ):
                 if day.units[purpose] and (backfill or purpose is not Purpose.BACKFILL):
                     rows.append((f"{what}, {preset}", units(day.units[purpose]), f"{day.units[purpose] / floor:.2f}"))
+        told = asyncio.run(replay(records, preset, backfill=False, announced=True)).units[Purpose.HEAD]
+        rows.append((f"following it where blocks are announced, {preset}", units(told), f"{told / floor:.2f}"))
+    rows.append(("calls to follow the head of a quiet chain, an hour", *following(records)))
     return rows
+
+
+def following(records: list[dict[str, Any]]) -> tuple[str, str]:
+    """Calls in an hour, polled and announced, and the one as a share of the other."""
+    polled, told = (
+        sum(asyncio.run(replay(records, "flat", backfill=False, announced=announced, proofs=0)).calls.values()) / 2
+        for announced in (False, True)
+    )
+    return f"{polled:,.0f} polled, {told:,.0f} announced", f"{told / polled:.2f}"
 
 
 def units(spent: float) -> str:
@@ -145,8 +159,10 @@ def made_chain() -> list[dict[str, Any]]:
     return records
 
 
-async def replay(records: list[dict[str, Any]], preset: str, *, backfill: bool) -> Day:
-    """Two hours, with time moved by hand."""
+async def replay(
+    records: list[dict[str, Any]], preset: str, *, backfill: bool, announced: bool = False, proofs: int = PROOFS
+) -> Day:
+    """Two hours, with time moved by hand. `announced`: the head is asked for when a block was made, and not every two seconds."""
     meter, clock, chance = Meter(records), ManualClock(), random.Random(7)
     account = Account()
     purse = Purse(prices_of(preset), account, clock=clock.now)
@@ -167,15 +183,18 @@ async def replay(records: list[dict[str, Any]], preset: str, *, backfill: bool) 
     began = time.perf_counter()
     async with open_builder(0) as builder:
         chain = Chain(rules, upstream, builder, None, metrics, clock, ledger=MemoryLedger())
-        day = Day(purse.spent)
+        day = Day(purse.spent, calls=meter.calls)
         asked: list[int] = []
-        due = [round(BLOCKS * BLOCK_S / PROOFS * number) for number in range(PROOFS)]
+        due = [round(BLOCKS * BLOCK_S / proofs * number) for number in range(proofs)]
         try:
             for second in range(0, BLOCKS * BLOCK_S, POLL_S):
                 clock.move(POLL_S)
                 meter.head = PAST + second // BLOCK_S
                 with for_purpose(Purpose.HEAD):
-                    await chain.head.poll()
+                    if announced and second % BLOCK_S == 0:
+                        purse.owe(EVENT)
+                    if not announced or second % BLOCK_S == 0:
+                        await chain.head.poll()
                 if backfill and second % BLOCK_S == 0:
                     await fill_next(chain)
                 while due and due[0] <= second:
@@ -185,7 +204,8 @@ async def replay(records: list[dict[str, Any]], preset: str, *, backfill: bool) 
             await chain.aclose()
             await upstream.aclose()
     day.seconds = time.perf_counter() - began
-    metered = prices_of(preset).of(meter.calls.elements()).units
+    told = [EVENT] * BLOCKS if announced else []
+    metered = prices_of(preset).of([*meter.calls.elements(), *told]).units
     assert account.spent(time.time()) == metered == sum(day.units.values()), "the bill is not what was counted"
     return day
 
