@@ -6,15 +6,18 @@ import asyncio
 import contextlib
 import gc
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 
+from app.anchors.ports import AnchorRow
 from app.anchors.self_attested import SelfAttested
 from app.core.blocks import BlockRef
 from app.core.budget import Priority
 from app.core.errors import RpcUnavailable
+from app.core.lasting import AnchorContradiction, StoreUnavailable
+from app.store.memory_anchors import MemoryAnchorRows
 from tests.chain.recorded_chain import (
     BUSY,
     FIRST,
@@ -262,3 +265,84 @@ async def test_leaving_ends_everything() -> None:
         assert not task.done()
     assert task.cancelled()
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+# --- anchors of others, and a database that is away -----------------------------------------------------------------------
+
+
+class Polled(SelfAttested):
+    """Anchors of somebody else, who is asked every 5 s."""
+
+    poll_interval_s = 5.0  # type: ignore[assignment]  # a source of another kind
+
+    def __init__(self) -> None:
+        super().__init__(7, GENESIS, 1, 100)
+        self.polls: list[int | None] = []
+        self.fails_with: Exception | None = None
+
+    async def advance(self, finalized: int | None, root_at: Callable[[int], Awaitable[bytes]]) -> None:
+        self.polls.append(finalized)
+        if self.fails_with is not None:
+            raise self.fails_with
+
+
+async def test_anchors_of_others_are_polled_whatever_is_final_here() -> None:
+    anchors = Polled()
+    made = anchored_chain(anchors)
+    made.upstream.fail("tagged", DOWN, times=None)
+    made.upstream.fail("sightings", DOWN, times=None)
+    async with running(made):
+        assert made.chain.anchored.is_set()
+        await pass_time(made, 16)
+        assert anchors.polls == [None] * 4
+
+
+async def test_what_becomes_final_is_no_reason_to_poll() -> None:
+    anchors = Polled()
+    made = anchored_chain(anchors)
+    async with running(made):
+        for finalized in range(BUSY + 1, BUSY + 5):
+            now(made, LAST, finalized)
+            await pass_time(made, 1)
+        assert len(anchors.polls) == 1
+
+
+async def test_a_source_that_fails_is_polled_on_and_the_first_good_poll_counts() -> None:
+    anchors = Polled()
+    anchors.fails_with = DOWN
+    made = anchored_chain(anchors)
+    async with running(made):
+        assert not made.chain.anchored.is_set()
+        assert made.chain.anchoring_stalled == "RpcUnavailable"
+        anchors.fails_with = None
+        await pass_time(made, 6)
+        assert made.chain.anchored.is_set()
+        assert made.chain.anchoring_stalled is None
+
+
+@pytest.mark.parametrize("trouble", [StoreUnavailable(), AnchorContradiction("height 5 is anchored otherwise")])
+async def test_rows_that_cannot_be_had_or_contradict_stall_the_anchors_and_nothing_else(
+    trouble: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = MemoryAnchorRows()
+    made = anchored_chain(SelfAttested(7, GENESIS, 1, 100, rows=rows))
+    async with running(made):
+        assert made.attested() == BUSY
+        keep, failing = rows.add, [trouble]
+
+        async def add(new: Sequence[AnchorRow]) -> None:
+            if failing:
+                raise failing[0]
+            await keep(new)
+
+        rows.add = add  # type: ignore[method-assign]  # until it is mended
+        now(made, LAST, BUSY + 10)
+        with caplog.at_level(logging.WARNING):
+            await pass_time(made, 30)
+        assert made.attested() == BUSY
+        assert made.chain.anchoring_stalled == type(trouble).__name__
+        assert [record.message for record in caplog.records].count("anchoring stalls") == 1
+        assert (await made.chain.continuity(BUSY, BUSY)).upper_height == BUSY
+        failing.clear()
+        await pass_time(made, 5)
+        assert made.attested() == BUSY + 10
