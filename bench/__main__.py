@@ -3,7 +3,7 @@
 make bench                    all of them but those that take minutes
 make bench ARGS="build"       some of them
 make bench ARGS="overload"    offered load beyond capacity, eight minutes; writes bench/overload/results.md and results.svg
-make bench ARGS="soak"        minutes of failing nodes, three and more; each scenario has a module under bench/soak
+make bench ARGS="soak"        minutes of failing nodes and killed servers, ten and more; scenarios: soak.churn, ...
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import importlib
 import sys
 
 NAMES = ("backfill", "build", "fills", "large", "layers", "money", "serving")
-LONG = ("overload", "soak", "soak.churn", "soak.brown_out")
+LONG = ("overload", "soak", "soak.churn", "soak.brown_out", "soak.kills")
 
 
 def main(wanted: list[str]) -> int:

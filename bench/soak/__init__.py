@@ -1,10 +1,10 @@
-"""Long runs against nodes that fail: what a minute of it costs, loses and leaves behind. One module for each scenario."""
+"""Long runs in which nodes fail or servers are killed: what that costs, loses and leaves. One module for each scenario."""
 
 from __future__ import annotations
 
 import importlib
 
-SCENARIOS = ("churn", "brown_out")
+SCENARIOS = ("churn", "brown_out", "kills")
 
 
 def run() -> list[tuple[str, str, str]]:

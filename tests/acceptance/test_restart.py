@@ -9,8 +9,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from app.core.continuity import digest
 from tests.acceptance.recorded_node import RecordedChain, RecordedNode
 from tests.acceptance.server import Answer, Copath, chain, running_copath
@@ -137,13 +135,12 @@ def test_a_damaged_entry_is_fetched_again_and_never_served(node: RecordedNode, t
         assert site.node.block_fetches() > 0
 
 
-@pytest.mark.parametrize("seed", [1])
-def test_killed_at_any_moment_nothing_is_lost_or_contradicts(seed: int, node: RecordedNode, tmp_path: Path) -> None:
-    site = Site(node, f"restart-killed-{seed}", tmp_path, backfill=True)
-    chance = random.Random(seed)
+def kill_again_and_again(site: Site, kills: int, chance: random.Random) -> None:
+    """Servers that come and are killed in the middle of what they do, and one that may end it: nothing that was kept is lost,
+    nor contradicts what the node has."""
     anchors: dict[int, bytes] = {}
     noted: set[int] = set()
-    for _ in range(KILLS):
+    for _ in range(kills):
         with site.server() as copath:
             wanted = site.node.hits() + chance.randrange(40)
             until(lambda wanted=wanted: site.node.hits() > wanted or site.anchored(copath), "some progress")
@@ -158,11 +155,14 @@ def test_killed_at_any_moment_nothing_is_lost_or_contradicts(seed: int, node: Re
         until(lambda: len(site.rows("SELECT height FROM blocks")) == len(RECORDS), "every block")
         _answers(copath, site)
     roots = dict(site.rows("SELECT height, root FROM roots"))
-    chained, at = None, FIRST
+    chained = None
     kept = dict(site.rows("SELECT height, digest FROM anchors"))
-    while at <= max(kept):
-        chained = digest(at, roots[at], chained)
-        assert kept.get(at, chained) == chained
-        at += 1
+    for height in range(FIRST, max(kept) + 1):
+        chained = digest(height, roots[height], chained)
+        assert kept.get(height, chained) == chained
     for height, block_hash in site.rows("SELECT height, block_hash FROM blocks"):
         assert f"0x{block_hash.hex()}" == RECORDS[height]["block"]["hash"]
+
+
+def test_killed_at_any_moment_nothing_is_lost_or_contradicts(node: RecordedNode, tmp_path: Path) -> None:
+    kill_again_and_again(Site(node, "restart-killed", tmp_path, backfill=True), KILLS, random.Random(1))
