@@ -132,38 +132,44 @@ async def test_a_call_that_is_cancelled_gives_its_connection_back(database: Data
     assert await ledger.done() in (((0, 89), (200, 200)), ((0, 99), (200, 200)))
 
 
-async def test_a_cancelled_writer_keeps_nobody_waiting_while_its_traceback_lives(tmp_path: Path) -> None:
+async def test_a_closed_connection_lets_go_of_the_writers_lock_while_its_cursor_lives(tmp_path: Path) -> None:
+    kept = []
+
+    async def write(database: Database) -> None:
+        async with database.writing() as link:
+            driver = (await link.get_raw_connection()).driver_connection
+            kept.append(await driver.execute("SELECT 1 UNION ALL SELECT 2"))  # type: ignore[union-attr]
+            await link.invalidate()
+            raise KeyError
+
     async with open_database(f"sqlite+aiosqlite:///{tmp_path}/copath.db", QUICK) as database:
         await make_ready(database)
-        other = sqlite3.connect(tmp_path / "copath.db", isolation_level=None)
-
-        async def write() -> None:
-            async with database.writing() as link:
-                rows = text("WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)")
-                await link.execute(text(f"{rows.text} INSERT INTO roots SELECT 1, i, zeroblob(32) FROM n"))
-
-        kept = []
-        for _ in range(5):
-            writing = asyncio.create_task(write())
-            while not other_is_kept_out(other):
-                await settle(1)
-            writing.cancel()
-            kept += await asyncio.gather(writing, return_exceptions=True)
-            other.execute("PRAGMA busy_timeout = 5000")
-            other.execute("BEGIN IMMEDIATE")
-            other.execute("COMMIT")
-        other.close()
-        assert {type(each) for each in kept} == {asyncio.CancelledError}
+        with pytest.raises(KeyError):
+            await write(database)
+        await SqlLedger(database, KEY).note_finalized(1)
+    assert kept
 
 
-def other_is_kept_out(other: sqlite3.Connection) -> bool:
-    other.execute("PRAGMA busy_timeout = 0")
-    try:
-        other.execute("BEGIN IMMEDIATE")
-    except sqlite3.OperationalError:
-        return True
-    other.execute("COMMIT")
-    return False
+async def test_a_closed_connection_lets_go_of_what_it_read_while_its_cursor_lives() -> None:
+    kept = []
+
+    async def read(database: Database) -> None:
+        async with database.reading() as link:
+            await link.execute(text("SELECT 1"))
+            driver = (await link.get_raw_connection()).driver_connection
+            cursor = await driver.cursor()  # type: ignore[union-attr]
+            kept.append(await cursor.execute("SELECT height FROM blocks"))
+            await link.invalidate()
+            raise KeyError
+
+    async with open_database("sqlite+aiosqlite://", QUICK) as database:
+        await make_ready(database)
+        ledger = SqlLedger(database, KEY)
+        await ledger.note([Noted(height, bytes(32)) for height in range(10)])
+        with pytest.raises(KeyError):
+            await read(database)
+        await ledger.note_finalized(1)
+    assert kept
 
 
 async def test_a_memory_database_survives_a_cancelled_call() -> None:
