@@ -14,14 +14,16 @@ from typing import Any
 import pytest
 
 from app.api.consumers import Consumers, Toll, fields_of
+from app.api.visit import RouteSign, Visit, begin
 from app.asgi import create_app
 from app.core.bucket import Decision, Layer, Rate
-from app.core.consumers import Pepper, id_in
+from app.core.consumers import Pepper, Proxies, id_in
 from app.core.lasting import StoreUnavailable
 from app.settings import ConsumerSettings, Settings, SettingsError, load_settings
 from app.settings.models import CorsSettings, RateSettings
 from app.store.rates import Rates
 from tests.api.exchanges import Asked, Exchange, asked
+from tests.api.fakes import RecordedHouse
 from tests.api.test_admission import at, by_tx, nth, seen
 from tests.chain.recorded_chain import BUSY, RecordedChain
 from tests.fakes import settle
@@ -323,6 +325,18 @@ async def test_R9_who_finds_no_place_has_not_paid() -> None:
         assert await codes(*[doors.ask(by_tx(BUSY), client=HERE)]) == [200]
 
 
+async def test_who_is_known_to_be_over_his_rate_takes_no_place() -> None:
+    chain = await seen()
+    async with doors_of(settings_of((0.001, 1)), chain, process=1, chain=1) as (doors, _):
+        assert await codes(doors.ask(nth(0), client=HERE)) == [200]
+        hold = chain.upstream.hold("fetch")
+        held = doors.ask(nth(1), client=THERE)
+        await hold.reached()
+        assert await codes(doors.ask(nth(2), client=HERE)) == ["ConsumerRateLimited"]
+        hold.release()
+        await held
+
+
 async def test_R7_a_rate_that_cannot_be_asked_limits_nobody_at_the_door() -> None:
     async with doors_of(settings_of((1.0, 100))) as (doors, buckets):
         buckets.fail("take", StoreUnavailable("down"), times=None)
@@ -386,6 +400,29 @@ async def test_a_place_of_a_consumer_is_free_with_the_last_byte_and_after_any_en
         await slow.answered.wait()
         assert (await doors.ask(nth(0), client=HERE)).status == 200, "who has the whole answer may ask again"
         hold.release()
+
+
+async def test_who_has_the_whole_answer_may_ask_again_whatever_the_routes_still_do() -> None:
+    """As after a streamed answer: its last byte is out, and the route has not ended."""
+    ended = asyncio.Event()
+
+    async def route(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"1", "more_body": True})
+        await send({"type": "http.response.body", "body": b"2"})
+        await ended.wait()
+
+    layer = Consumers(route, pepper=Pepper(b"-"), proxies=Proxies([]), keys_required=False, max_in_flight=1)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        begin(scope, Visit("-", "GET", RouteSign("/api/v1/proofs/{chain}", frozenset({"GET"}))))
+        await layer(scope, receive, send)
+
+    first, second = (Exchange(app, {"house": RecordedHouse([])}, "/", client=HERE) for _ in range(2))
+    await settle()
+    assert second.answered.is_set()
+    ended.set()
+    await asyncio.gather(first.task, second.task)
 
 
 # --- what a refusal costs -------------------------------------------------------------------------------------------
