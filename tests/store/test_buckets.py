@@ -18,6 +18,7 @@ from app.store.buckets import SharedBuckets
 from app.store.consumer_tables import consumer_buckets
 from app.store.database import Database, Limits, open_database
 from app.store.migrating import make_ready
+from tests.pgbouncer import PgBouncer
 from tests.postgres import PostgresServer
 
 TEN = Rate(0.0, 10)
@@ -160,6 +161,23 @@ async def test_B77_200_takes_of_10_processes_on_a_bucket_of_50_take_exactly_50(p
     said = await asyncio.gather(*(taker.communicate(b"go\n") for taker in takers))
     assert sum(int(line.split()[0]) for line, _ in said) == 50
     assert {line.split()[1] for line, _ in said} == {b"True"}
+
+
+async def test_R1_B74_behind_pgbouncer_20_replicas_take_exactly_the_capacity(
+    pgbouncer: PgBouncer, postgres: str
+) -> None:
+    """In transaction mode, over two connections of the server."""
+    database = make_url(postgres).database
+    assert database is not None
+    async with opened(postgres), AsyncExitStack() as held:
+        limits = Limits(call_s=30.0, connections=2, overflow=0)
+        replicas = [
+            SharedBuckets(await held.enter_async_context(opened(pgbouncer.url(database), limits)), TEN)
+            for _ in range(20)
+        ]
+        assert await taken_at_once(replicas, 25) == 10
+        assert await SharedBuckets(await held.enter_async_context(opened(postgres)), Rate(1.0, 1)).purge() == 0
+    assert "prepared statement" not in pgbouncer.log()
 
 
 # --- one statement, which does what a bucket in memory does ---------------------------------------------------------
