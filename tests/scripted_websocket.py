@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -26,9 +27,10 @@ Json = Any
 class ScriptedWebSocket:
     """Attributes may be changed at any time."""
 
-    def __init__(self, node: ScriptedNode, *, key: str = "") -> None:
+    def __init__(self, node: ScriptedNode, *, key: str = "", tls: ssl.SSLContext | None = None) -> None:
         self.node = node
         self.key = key
+        self._tls = tls
         self.subscribes = True
         """False: `eth_subscribe` is answered with -32601."""
         self.confirms = True
@@ -45,7 +47,7 @@ class ScriptedWebSocket:
 
     @property
     def url(self) -> str:
-        return f"ws://127.0.0.1:{self.port}/{self.key}"
+        return f"{'wss' if self._tls else 'ws'}://127.0.0.1:{self.port}/{self.key}"
 
     async def __aenter__(self) -> ScriptedWebSocket:
         await self.start()
@@ -57,7 +59,13 @@ class ScriptedWebSocket:
     async def start(self) -> None:
         """Listens; on the port it had before, when it was stopped in between."""
         self._server = await serve(
-            self._serve, "127.0.0.1", self.port, process_request=self._admit, ping_interval=None, compression=None
+            self._serve,
+            "127.0.0.1",
+            self.port,
+            ssl=self._tls,
+            process_request=self._admit,
+            ping_interval=None,
+            compression=None,
         )
         self.port = next(iter(self._server.sockets)).getsockname()[1]
 

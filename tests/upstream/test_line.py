@@ -7,14 +7,16 @@ import contextlib
 import gc
 import logging
 import random
+import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.core.deadlines import deadline
-from app.upstream import jsonrpc
+from app.upstream import dialling, jsonrpc
 from app.upstream.faults import CallFailed, Fault
 from app.upstream.line import AGAIN_S, Line
 from app.upstream.posting import NodeLimits
@@ -22,6 +24,7 @@ from app.upstream.underway import UnderWay
 from tests.scripted_behaviours import answer, dropped, error, hang, hang_up, held, html, raw, reset
 from tests.scripted_node import ScriptedNode, closed_port
 from tests.scripted_websocket import ScriptedWebSocket
+from tests.serving.conftest import make_certificate
 from tests.upstream.conftest import WALL, HandClock
 
 HEAD, CHAIN_ID = "eth_blockNumber", "eth_chainId"
@@ -374,6 +377,31 @@ async def test_row_08_a_server_that_speaks_no_websocket(said: bytes, fault: Faul
     finally:
         await line.aclose()
         server.close()
+
+
+async def test_a_node_behind_tls(million: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate = make_certificate(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate.certificate, certificate.private_key)
+    async with ScriptedNode.of_corpus(million) as node, ScriptedWebSocket(node, tls=tls) as side:
+        line = Line(side.url, trust_env=False)
+        content = jsonrpc.encode_request(1, HEAD, ())
+        with pytest.raises(CallFailed) as failed:
+            await line.ask(content, (1,))
+        assert (failed.value.fault, side.handshakes) == (Fault.TLS, 0), "signed by nobody that is known"
+        await line.aclose()
+        monkeypatch.setattr(dialling, "tls_context", lambda _: certificate.client)
+        line = Line(side.url, trust_env=False)
+        assert jsonrpc.decode_response((await line.ask(content, (1,))).body, 1) == b'"0xf4240"'
+        await line.aclose()
+
+
+async def test_a_server_that_speaks_no_tls(scene: Scene) -> None:
+    line = Line(scene.side.url.replace("ws://", "wss://"), trust_env=False)
+    with pytest.raises(CallFailed) as failed:
+        await line.ask(b"{}", (1,))
+    assert failed.value.fault in (Fault.TLS, Fault.UNREACHABLE, Fault.RESET), "as it happens to hang up"
+    await line.aclose()
 
 
 async def test_a_server_that_accepts_and_says_nothing_is_given_up(million: Any) -> None:
