@@ -28,7 +28,7 @@ CountFault = Callable[[str], None]
 
 _HIDDEN = "***"
 # Libraries that write a line, with the whole URL, for every call; and uvicorn's access log, which ours stands for.
-_QUIET = ("httpx2", "httpcore2", "httpx", "httpcore", "uvicorn.access")
+_QUIET = ("httpx2", "httpcore2", "httpx", "httpcore", "uvicorn.access", "alembic", "websockets")
 
 _URL = re.compile(r"\b([a-z][a-z0-9+.-]*)://([^\s/?#\"'<>\\]*)([^\s\"'<>\\]*)", re.IGNORECASE)
 _CREDENTIAL_HEADER = re.compile(
