@@ -17,6 +17,10 @@ from app.core.hexadecimal import from_hex
 MAX_KEY_BYTES = 1024
 """Of the key of a raw trie proof. Ethereum's own have 32 at most."""
 
+MAX_COMMAS, MAX_BRACES = 40_000, 10_000
+"""A request takes two megabytes at most, and a root 69 bytes of it; a hundred leaves have 64 siblings each at most. To read that
+much of empty arrays would hold up everybody else, in whichever thread: the interpreter frees and collects them in one go."""
+
 _SHOWN = 40
 _DECIMAL = re.compile(r"0|[1-9][0-9]{0,19}")
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.([0-9]{3}){1,3})?Z")
@@ -56,7 +60,10 @@ class Statement:
 
 
 def parse(body: bytes) -> Any:
-    """The JSON value of a text. Raises `NotJson`, and `Malformed` for a name that an object has twice."""
+    """The JSON value of a text. Raises `NotJson`, `NotAProof` for one of more values than any proof has, and `Malformed` for a
+    name that an object has twice."""
+    if body.count(b",") > MAX_COMMAS or body.count(b"{") > MAX_BRACES:
+        raise NotAProof("a proof has fewer values than this body")
     try:
         return _JSON.decode(body.decode())
     except (ValueError, RecursionError) as broken:

@@ -145,7 +145,7 @@ async def running() -> AsyncIterator[Asked]:
 
 
 LARGE = json.dumps(
-    {"kind": "trie", "root": "0x" + "00" * 32, "key": "0x", "value": "0x", "nodes": ["0x"] * 100_000}
+    {"kind": "trie", "root": "0x" + "00" * 32, "key": "0x", "value": "0x", "nodes": ["0x"] * 39_000}
 ).encode()
 JSON = [(b"content-type", b"application/json")]
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from app.api.verify import judge
 from app.core import trie
 from app.core.diagnosis import Diagnosis, diagnose
-from app.core.proof_forms import NotAProof, NotJson
+from app.core.proof_forms import MAX_BRACES, MAX_COMMAS, NotAProof, NotJson
 from tests.checker.bodies import UscChain, as_bytes, big_block, block_of, hashed_to, keccak, to_hex, usc_chain
 from tests.checker.mutations import mutations
 from tests.corpus_files import VECTORS
@@ -369,6 +369,15 @@ def test_another_index_in_a_batch_is_recognised() -> None:
 def test_what_has_the_form_of_no_proof_is_none(body: object) -> None:
     with pytest.raises(NotAProof):
         diagnose(as_bytes(body))
+
+
+def test_a_body_of_more_values_than_any_proof_has_is_not_read() -> None:
+    whole = single()
+    longest = whole["continuityProof"] | {"roots": whole["continuityProof"]["roots"][:1] + [OTHER] * 30_000}
+    assert failure(whole | {"continuityProof": longest})[0] == "AnchorMismatch"
+    for value, count in ((b"[]", MAX_COMMAS), (b"{}", MAX_BRACES)):
+        with pytest.raises(NotAProof):
+            diagnose(b'{"kind": "trie", "nodes": [' + (value + b",") * count + value + b"]}")
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[" * 100_000, b"{'a': 1}", b'{"a": 01}'])
