@@ -20,6 +20,8 @@ from tests.acceptance.server import free_port
 from tests.acceptance.waiting import until
 from tests.deploy import dockerfile
 
+pytestmark = pytest.mark.xdist_group("image")  # installed once
+
 ROOT = Path(__file__).parent.parent.parent
 DOCKERFILE = ROOT / "Dockerfile"
 BUILD, FINAL = dockerfile.stages(DOCKERFILE)

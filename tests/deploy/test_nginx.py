@@ -19,6 +19,8 @@ from app.serving.listener import KEEP_ALIVE_S
 from tests.acceptance.waiting import until
 from tests.deploy.nginx_proxy import CONFIGURATION, Nginx, nginx_program, running_nginx, written
 
+pytestmark = pytest.mark.xdist_group("nginx")  # one server for all of them
+
 PROOF = "/api/v1/proofs/1/receipts/0x00"
 LONG_AGO = "Sun, 06 Nov 1994 08:49:37 GMT"
 

@@ -22,6 +22,8 @@ from tests.acceptance.server import free_port, running_demo
 from tests.acceptance.waiting import until
 from tests.deploy import promql
 
+pytestmark = pytest.mark.xdist_group("prometheus")  # one server for all of them
+
 RECEIPT = "/api/v1/proofs/samples-ethereum/receipts/0x7cdcd8a640dd62ae6a697b8f7ed682bb151ba5b6e1abbff56e57af1afd52cc86"
 
 # Of what does not happen in a demo there is no series before it does.
