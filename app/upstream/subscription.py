@@ -30,6 +30,9 @@ AGAIN_S = 30.0
 REFUSED_AGAIN_S = 600.0
 """And after this long where it said that it never would, or serves another chain."""
 
+MOST_IN_A_SECOND = 200
+"""No chain makes so many blocks: a node that announces more is not listened to for `REFUSED_AGAIN_S`."""
+
 EVENT = "eth_subscription"
 
 logger = logging.getLogger("copath.upstream")
@@ -65,6 +68,8 @@ class Subscription:
         self._on_news: Callable[[], None] = lambda: None
         self._id: str | None = None
         self._complaint: str | None = None
+        self._second_at = self._deaf_until = -REFUSED_AGAIN_S
+        self._in_second = 0
         self._silences = 0
         """Subscriptions in a row that were given up without having announced anything."""
         line.listener = self
@@ -110,17 +115,29 @@ class Subscription:
         """As the line says."""
         if event.subscription != self._id:
             return
+        now = self._clock()
         self.announcements += 1
         self._purse.owe(EVENT)
-        if self.watch.hear(event.height, event.block_hash, self._clock()):
+        if self.watch.hear(event.height, event.block_hash, now):
             self._on_news()
-        if self._purse.closed_s((EVENT,)):
-            self.line.drop()  # it would go on costing; the next one is asked for when there are units again
+        if now - self._second_at >= 1.0:
+            self._second_at, self._in_second = now, 0
+        self._in_second += 1
+        if self._in_second > MOST_IN_A_SECOND:
+            self._deaf_until = now + REFUSED_AGAIN_S
+        if self._in_second > MOST_IN_A_SECOND or self._purse.closed_s((EVENT,)):
+            self._id = None
+            self.watch.end()
+            self._on_news()
+            self.line.drop()  # it would go on; the next one is asked for when its time has come, or there are units again
 
     # --- its own ----------------------------------------------------------------------------------------------------
 
     async def _subscribe(self) -> None:
         self._purse.require(EVENT)
+        deaf_s = self._deaf_until - self._clock()
+        if deaf_s > 0:
+            raise CallFailed(Fault.UNAVAILABLE, "it announced more blocks than there can be", retry_after_s=deaf_s)
         if self._chain_id is not None:
             await self._require_chain(self._chain_id())
         raw = await self._ask("eth_subscribe", ["newHeads"])

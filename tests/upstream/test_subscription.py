@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from websockets.exceptions import ConnectionClosed
 
 from app.core.purpose import Purpose
 from app.core.spending import Account, Prices, prices_of
@@ -22,7 +23,7 @@ from app.upstream.herald import Herald
 from app.upstream.posting import NodeLimits
 from app.upstream.purse import Purse
 from app.upstream.retries import Patience
-from app.upstream.subscription import CHECK_EVERY_S
+from app.upstream.subscription import CHECK_EVERY_S, MOST_IN_A_SECOND
 from tests.fakes import settle
 from tests.scripted_node import ScriptedNode
 from tests.scripted_websocket import ScriptedWebSocket, event
@@ -177,7 +178,10 @@ async def test_a_flood_is_one_reason_to_ask_and_holds_nothing(scene: Scene) -> N
     await scene.subscribed()
     (name,) = scene.side.subscriptions
     for height in range(3000):
+        scene.clock.at += 0.01  # a hundred in a second
         await scene.side.tell(event(name, hex(MILLION + height), OTHER))
+        if height % 50 == 0:
+            await scene.answered()
     await scene.heard()
     await scene.answered()
     scene.herald._news.clear()
@@ -185,6 +189,27 @@ async def test_a_flood_is_one_reason_to_ask_and_holds_nothing(scene: Scene) -> N
     assert scene.evm.subscription is not None
     assert scene.evm.subscription.announcements == 3000
     assert await scene.upstream.tagged("latest") is not None, "calls have their turn beside it"
+
+
+async def test_more_than_there_can_be_is_not_listened_to_and_calls_are_served(scene: Scene, caplog: Any) -> None:
+    await scene.subscribed()
+    (name,) = scene.side.subscriptions
+    with contextlib.suppress(ConnectionClosed):
+        for height in range(10 * MOST_IN_A_SECOND):
+            await scene.side.tell(event(name, hex(MILLION + height), OTHER))
+    while scene.herald.at_work:  # noqa: ASYNC110 - nothing tells of it
+        await asyncio.sleep(0)
+    await scene.heard()
+    assert await scene.upstream.tagged("latest") is not None
+    while not scene.waits.asked or scene.waits.asked[-1] < 100:  # noqa: ASYNC110 - nothing tells of it
+        await asyncio.sleep(0)
+    assert scene.evm.subscription is not None
+    assert scene.evm.subscription.announcements == MOST_IN_A_SECOND + 1
+    assert (scene.node.hits["eth_subscribe"], scene.waits.asked[-1]) == (1, 600.0)
+    assert "more blocks than there can be" in caplog.text
+    scene.clock.at += 600.0
+    await scene.waits.end()
+    await scene.side.until_subscribed()
 
 
 # --- subscriptions that fail ------------------------------------------------------------------------------------------
