@@ -15,7 +15,7 @@ from app.core.anchor_rows import ATTESTATION, CHECKPOINT, AnchorRow
 from app.core.blocks import Noted
 from app.core.lasting import StoreUnavailable
 from app.store.anchor_rows import SqlAnchorRows
-from app.store.database import open_database
+from app.store.database import Limits, open_database
 from app.store.ledger import SqlLedger
 from app.store.migrating import make_ready, until_ready, upgrade
 
@@ -59,6 +59,36 @@ def die_while_migrating(url: str, held: Event, together: Barrier) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     asyncio.run(start())
+
+
+# --- sharing a pooler -----------------------------------------------------------------------------------------------
+
+PATIENT = Limits(call_s=30, lock_s=30, connections=2, overflow=0)  # who shares two connections waits for them
+
+
+def share(url: str, keys: list[int], told: SimpleQueue[str | None]) -> None:
+    """Several replicas in one process, each with a chain of its own or of somebody else's. Tells what went wrong, if anything."""
+
+    async def replica(key: int) -> None:
+        async with open_database(url, PATIENT) as database:
+            await make_ready(database)
+            ledger = SqlLedger(database, key % 5)
+            for height in range(4):
+                mark = bytes([key, height]) * 16
+                await ledger.note([Noted(height, mark, mark, mark)])
+                await asyncio.gather(ledger.position(mark), ledger.done(), ledger.note_finalized(height))
+
+    async def replicas() -> None:
+        async with asyncio.TaskGroup() as group:
+            for key in keys:
+                group.create_task(replica(key))
+
+    try:
+        asyncio.run(replicas())
+        told.put(None)
+    except BaseException as error:
+        told.put(repr(error))
+        raise
 
 
 # --- writing until killed -------------------------------------------------------------------------------------------

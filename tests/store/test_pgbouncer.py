@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import AsyncExitStack
-
 from sqlalchemy import text
 
-from app.core.blocks import Noted
-from app.store.database import Limits, open_database
-from app.store.ledger import SqlLedger
+from app.store.database import open_database
 from app.store.migrating import make_ready
 from tests.pgbouncer import SERVER_CONNECTIONS, PgBouncer
 from tests.postgres import PostgresServer
 
+from . import processes
+
 REPLICAS = 20
-PATIENT = Limits(call_s=20, lock_s=20, connections=2, overflow=0)  # they queue for two connections
+PROCESSES = 4
 
 
 async def test_B74_twenty_replicas_share_two_connections_of_the_server(
     pgbouncer: PgBouncer, postgres_server: PostgresServer
 ) -> None:
     name = await postgres_server.create()
-
-    async def replica(key: int) -> None:
-        async with open_database(pgbouncer.url(name), PATIENT) as database:
-            await make_ready(database)
-            ledger = SqlLedger(database, key % 5)
-            for height in range(4):
-                mark = bytes([key, height]) * 16
-                await ledger.note([Noted(height, mark, mark, mark)])
-                await asyncio.gather(ledger.position(mark), ledger.done(), ledger.note_finalized(height))
-                assert await ledger.hash_at(height) is not None
-
-    async with asyncio.TaskGroup() as group:
-        for key in range(REPLICAS):
-            group.create_task(replica(key))
+    forks = processes.context()
+    told = forks.SimpleQueue()
+    sharing = [
+        forks.Process(target=processes.share, args=(pgbouncer.url(name), list(range(REPLICAS))[each::PROCESSES], told))
+        for each in range(PROCESSES)
+    ]
+    for process in sharing:
+        process.start()
+    assert [told.get() for _ in sharing] == [None] * PROCESSES
+    for process in sharing:
+        process.join()
     assert "prepared statement" not in pgbouncer.log()
     rows = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     connection = await postgres_server.connect(name)
@@ -51,8 +45,7 @@ async def test_B74_nothing_that_was_set_outlives_its_transaction(
 ) -> None:
     name = await postgres_server.create()
     settings = text("SELECT current_setting('lock_timeout'), current_setting('statement_timeout')")
-    async with AsyncExitStack() as held:
-        database = await held.enter_async_context(open_database(pgbouncer.url(name)))
+    async with open_database(pgbouncer.url(name)) as database:
         await make_ready(database)
         for _ in range(2 * SERVER_CONNECTIONS):
             async with database.writing() as link:
