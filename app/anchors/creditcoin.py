@@ -280,12 +280,11 @@ class Creditcoin:
         raise AttestationsMissing(reason)
 
     async def _reverted(self, pin: int, genesis: int, newest: End | None, checkpoint: End | None) -> bool:
-        """Whether an anchor that was known to stand does not any more, a checkpoint's coming apart."""
-        before = self.attested_height
-        after = max((end.height for end in (newest, checkpoint) if end is not None), default=-1)
-        if before is None:
+        """Whether an anchor that was known to stand does not any more, other than by a checkpoint that retired it. The newest
+        ones are always asked about: a height that went down is seen by them."""
+        if self._pin is None or self._refused is not None:
             return False
-        if after < before or (self._genesis is not None and genesis != self._genesis):
+        if genesis != self._genesis:
             return True
         retired = -1 if checkpoint is None else checkpoint.height
         told = {(end.height, end.digest) for end in (newest, checkpoint) if end is not None}

@@ -253,19 +253,21 @@ async def test_a_remembered_anchor_that_stands_no_more_is_found_out_in_its_turn(
 
 
 async def test_a_bracket_that_was_asked_for_before_a_revert_is_not_believed_after_it(reader: Reader) -> None:
-    anchors = reader.anchors
+    anchors, node = reader.anchors, reader.node
     await reader.attested(0, 10, 20, 30)
-    hold = reader.node.hold("get_attestation_bounds")
-    asking = asyncio.create_task(anchors.find(15, 15))
+    hold = node.hold("get_attestation_bounds")
+    asking, late = [asyncio.create_task(anchors.find(height, height)) for height in (15, 25)]
     await hold.reached()
-    reader.node.unhold()
-    reader.node.next.revert(10)
-    reader.node.finalize()
+    node.unhold()
+    node.next.revert(10)
+    node.next.attest(20, digest_of(20, fork=1))  # and no further
+    node.finalize()
     await reader.poll()
     hold.release()
+    assert (await asking).upper_digest == digest_of(20, fork=1)
     with pytest.raises(BlockNotReady):
-        await asking
-    assert anchors.bracket(5, 5) is None
+        await late
+    assert not any(anchors._spans.stands(height, digest_of(height)) for height in (20, 30))
 
 
 @settings(max_examples=80, deadline=None)
