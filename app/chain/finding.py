@@ -188,7 +188,7 @@ class Finding:
     async def _recall(self, height: int) -> None:
         """Brings into memory what was kept of the block at `height`, if it is not there and something was."""
         block_hash = self._cache.hash_at(height) or await self._final_hash(height)
-        if block_hash is not None:
+        if block_hash is not None and self._cache.peek(block_hash) is None:
             await self._at_hand(block_hash)
 
     async def _final_hash(self, height: int) -> bytes | None:
