@@ -41,6 +41,14 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     return report
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """pytest-xdist calls a test of a group test@group. Under that name `--last-failed` would not find it, and leave it out."""
+    name, at, group = report.nodeid.rpartition("@")
+    if at and "]" not in group and "PYTEST_XDIST_WORKER" not in os.environ:
+        report.nodeid = name
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for reason, count in Counter(map(_reason, terminalreporter.stats.get("skipped", ()))).items():
         terminalreporter.write_line(f"{count} skipped: {reason}")
