@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -184,3 +185,23 @@ def test_a_chain_that_creditcoin_knows_as_another_has_no_anchors(scene: Scene) -
         assert state == f"key {KEY + 1} of Creditcoin is chain 1, the source chain is {CHAIN_ID}"
         assert copath.get(f"/api/v1/proof/{KEY + 1}/{GENESIS + 1}/0").code == "AttestationsMissing"
         assert "anchors are refused" in copath.get(f"/api/v1/chains/{KEY + 1}").json["reasons"]
+
+
+def test_a_file_of_the_same_anchors_gives_the_same_proofs(scene: Scene, tmp_path: Path) -> None:
+    standing = {
+        GENESIS: "genesis",
+        CHECKPOINT: "checkpoint",
+        23: "attestation",
+        28: "attestation",
+        ATTESTED: "attestation",
+    }
+    lines = [f"{height},0x{scene.source.digests[height].hex()},{kind}" for height, kind in standing.items()]
+    path = tmp_path / "anchors.csv"
+    path.write_text("\n".join(["height,digest,kind", *lines]))
+    anchors = {"source": "static", "path": str(path)}
+    with running_copath({**configured(scene.source, scene.creditcoin), "anchors": anchors}) as copath:
+        assert attested_height(copath) == ATTESTED
+        for height in (GENESIS + 1, CHECKPOINT, CHECKPOINT + 1, 26, ATTESTED):
+            way = f"/api/v1/proof/{KEY}/{height}/0"
+            body = until(lambda way=way: copath.get(way).json.get("continuityProof"), "the head to be known")
+            assert body == scene.copath.get(way).json["continuityProof"]
