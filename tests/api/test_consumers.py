@@ -9,9 +9,11 @@ import re
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from app.api.consumers import Consumers, Toll, fields_of
 from app.api.visit import RouteSign, Visit, begin
@@ -19,6 +21,7 @@ from app.asgi import create_app
 from app.core.bucket import Decision, Layer, Rate
 from app.core.consumers import Pepper, Proxies, id_in
 from app.core.lasting import StoreUnavailable
+from app.metrics import Metrics
 from app.settings import ConsumerSettings, Settings, SettingsError, load_settings
 from app.settings.models import CorsSettings, RateSettings
 from app.store.rates import Rates
@@ -26,7 +29,7 @@ from tests.api.exchanges import Asked, Exchange, asked
 from tests.api.fakes import RecordedHouse
 from tests.api.test_admission import at, by_tx, nth, seen
 from tests.chain.recorded_chain import BUSY, RecordedChain
-from tests.fakes import settle
+from tests.fakes import ManualClock, settle
 from tests.store.test_rates import MadeBuckets
 
 PEPPER = "a pepper for the tests of doors"
@@ -423,6 +426,44 @@ async def test_who_has_the_whole_answer_may_ask_again_whatever_the_routes_still_
     assert second.answered.is_set()
     ended.set()
     await asyncio.gather(first.task, second.task)
+
+
+def test_R10_what_is_said_of_limits_is_how_they_are() -> None:
+    """In flight: each process by itself, as a layer counts. The rate: all together, as many as ask one database."""
+    root = Path(__file__).parents[2]
+    readme, example = (root / "README.md").read_text(), (root / "config.example.yaml").read_text()
+    section = readme.partition("### Consumers")[2].partition("\n### ")[0]
+    in_flight = re.search(r"\*\*Requests in flight\*\*.*", section)
+    rate = re.search(r"\*\*A rate\*\*.*", section)
+    assert in_flight is not None
+    assert "in one process, not in all of them" in in_flight[0]
+    assert rate is not None
+    assert "shared by all replicas through the database" in rate[0]
+    assert re.search(r"max_in_flight: null +# per consumer and process", example)
+    assert re.search(r"rate: +# per consumer, over all replicas", example)
+    assert "draft-ietf-httpapi-ratelimit-headers-10" in section
+
+    async def nothing(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError
+
+    def layer() -> Consumers:
+        return Consumers(nothing, pepper=Pepper(b"-"), proxies=Proxies([]), keys_required=False, max_in_flight=1)
+
+    assert None not in (layer()._enter("a"), layer()._enter("a"))
+
+
+async def test_R10_processes_that_share_their_buckets_share_the_rate() -> None:
+    clock = ManualClock().drive()
+    rate = Rate(0.001, 6)
+    buckets = MadeBuckets(rate, clock)
+    processes = [Rates(rate, buckets, Metrics(CollectorRegistry()), clock.now) for _ in range(3)]
+    running = [asyncio.create_task(each.run()) for each in processes]
+    await settle()
+    decisions = [await each.take("a") for _ in range(4) for each in processes]
+    assert sum(each.allowed for each in decisions) == 6
+    for each in running:
+        each.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
 
 
 # --- what a refusal costs -------------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ class Line:
         self._thawed.set()
         self.port = 0
         self.connections = 0
+        self.slow_by_s = 0.0
+        """How long every piece is held, in either direction."""
 
     async def __aenter__(self) -> Self:
         await self.restore()
@@ -67,6 +69,8 @@ class Line:
         with suppress(OSError):
             while piece := await source.read(65536):
                 await self._thawed.wait()
+                if self.slow_by_s:
+                    await asyncio.sleep(self.slow_by_s)
                 sink.write(piece)
                 await sink.drain()
         self._writers.discard(sink)
