@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -55,3 +57,33 @@ async def test_a_database_of_a_newer_version_is_refused_untouched(empty: Databas
         DatabaseRefused, match=r"newer version of this program \(its tables are at 9999, .*nothing was changed$"
     ):
         await make_ready(empty)
+
+
+VERSIONS = sorted((Path(__file__).parents[2] / "migrations" / "versions").glob("*.py"))
+ADDING = {"create_table", "create_index", "add_column"}
+"""What processes of the version before can live with. Whoever contracts says here which release stopped using what goes."""
+
+
+def test_steps_are_one_line_and_go_forward_only() -> None:
+    before = None
+    for number, file in enumerate(VERSIONS, start=1):
+        source = ast.parse(file.read_text())
+        said = {
+            target.id: ast.literal_eval(node.value)
+            for node in source.body
+            if isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Name)
+        }
+        assert (said["revision"], said["down_revision"]) == (f"{number:04}", before), file.name
+        assert file.name.startswith(f"{said['revision']}_")
+        before = said["revision"]
+        assert [node.name for node in source.body if isinstance(node, ast.FunctionDef)] == ["upgrade"], file.name
+
+
+def test_steps_only_add() -> None:
+    for file in VERSIONS:
+        done = {
+            node.attr
+            for node in ast.walk(ast.parse(file.read_text()))
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "op"
+        }
+        assert done <= ADDING, file.name
