@@ -16,6 +16,7 @@ from app.metrics import Metrics
 from app.settings import Settings
 from app.store.anchor_rows import SqlAnchorRows
 from app.store.blocks import BlockStoreRules, ChainBlocks, PackedBlocks, open_block_store
+from app.store.brief_leases import BriefLeases
 from app.store.database import Database, DatabaseRefused, open_database
 from app.store.leases import SqlLeases
 from app.store.ledger import SqlLedger
@@ -40,7 +41,7 @@ class Stores:
         self.database = database
         self._blocks = blocks
         self.blocks_are_shared = blocks_are_shared
-        self._leases = None if database.is_sqlite else SqlLeases(database)
+        self._leases = None if database.is_sqlite else BriefLeases(SqlLeases(database))
         self._spendings = SqlSpendings(database)
 
     def __repr__(self) -> str:
@@ -55,7 +56,7 @@ class Stores:
         return SqlAnchorRows(self.database, chain_key, source)
 
     @property
-    def leases(self) -> SqlLeases | None:
+    def leases(self) -> BriefLeases | None:
         """By which processes divide work among themselves; None where there is one process, as with SQLite."""
         return self._leases
 

@@ -343,6 +343,8 @@ class Chain:
         finalized = self.head.heads.finalized
         self.canon.overtake(height)
         self._background.overtake(height)
+        if self.keeping is not None and finalized is not None and height <= finalized:
+            self.keeping.doubt_from(height)
         self.filling.overtake(0 if finalized is None else min(height, finalized + 1))
         self._finding.overtake()
         self.roots.forget_from(height)

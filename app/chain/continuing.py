@@ -8,7 +8,7 @@ memory are not believed a second time; and a proof leaves only if both anchors s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
 from app.core.continuity import Bracket, ContinuityProof, cut
@@ -86,8 +86,9 @@ class Continuing:
 
     async def _proof(self, bracket: Bracket, lo: int) -> ContinuityProof:
         first, last = bracket.lower + 1, bracket.upper
-        believed = not self._roots.missing(first, last)
-        if not believed and self._keeping is not None:
+        missing = self._roots.missing(first, last)
+        believed = len(missing) <= last - first
+        if missing and self._keeping is not None:
             for height, root in await self._keeping.roots(first, last):
                 believed = True
                 if self._roots.get(height) is None:
@@ -102,20 +103,25 @@ class Continuing:
 
     async def _gathered(self, first: int, last: int) -> tuple[bytes, ...]:
         """The roots of [first, last]; those that are missing are filled, some at once."""
-        missing = self._roots.missing(first, last)
-        heights = iter(missing)
         filled: dict[int, bytes] = {}
 
-        async def work() -> None:
+        async def work(heights: Iterator[int]) -> None:
             for height in heights:
                 filled[height] = await self.root_at(height)
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(GATHERED_AT_ONCE, len(missing))):
-                    group.create_task(work())
-        except ExceptionGroup as failed:
-            raise failed.exceptions[0] from None
+        for _ in range(
+            REVERTED_TRIES
+        ):  # others may be forgotten meanwhile: by a reorg, or by who does not believe them
+            missing = [height for height in self._roots.missing(first, last) if height not in filled]
+            if not missing:
+                break
+            heights = iter(missing)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(min(GATHERED_AT_ONCE, len(missing))):
+                        group.create_task(work(heights))
+            except ExceptionGroup as failed:
+                raise failed.exceptions[0] from None
         roots = (filled.get(height) or self._roots.get(height) for height in range(first, last + 1))
         gathered = tuple([root for root in roots if root is not None])
         if len(gathered) < last - first + 1:

@@ -129,11 +129,19 @@ class Filling:
         if self.sharing is None or fill.priority is not Priority.REQUEST:
             return await self._fill(ref, fill)
         async with self.sharing.turn(ref) as turn:
-            if turn.block is not None:
+            if turn.block is not None and await self._stands(turn.block, ref):
                 return turn.block
             block = await self._fill(ref, fill)
-            turn.done(block)
+            if fill.valid:
+                turn.done(block)
             return block
+
+    async def _stands(self, block: ProvableBlock, ref: BlockRef) -> bool:
+        """Whether another's block is what was asked for: what stood at a height when it was filled may have been replaced."""
+        if ref.height is None:
+            return block.block_hash == ref.block_hash
+        name = await self._upstream.name_of(ref.height)
+        return name is not None and name.block_hash == block.block_hash
 
     async def _fill(self, ref: BlockRef, fill: Fill) -> ProvableBlock:
         """One fetch and one build. The permit is held until the build has truly ended, but not while the fetch sleeps (P6)."""

@@ -88,7 +88,9 @@ class Keeping:
         self._on_restored = on_restored
         self._on_foreign = on_foreign
         self.kinship = Kinship.UNSEEN
+        self._finding_kin = asyncio.Lock()
         self._restored = False
+        self._doubted_from: int | None = None
         self._failures = 0
         self._silent_until = 0.0
         self.dropped = 0
@@ -110,22 +112,33 @@ class Keeping:
 
     async def hash_at(self, height: int) -> bytes | None:
         """The final block at this height, if it was noted and the ledger can be had."""
-        return await self._told(lambda: self._ledger.hash_at(height))
+        told = await self._told(lambda: self._ledger.hash_at(height))
+        return None if self._is_doubted(height) else told
 
     async def position(self, tx_hash: bytes) -> Position | None:
         """Where a final block holds the transaction, likewise."""
-        return await self._told(lambda: self._ledger.position(tx_hash))
+        told = await self._told(lambda: self._ledger.position(tx_hash))
+        return None if told is None or self._is_doubted(told.height) else told
 
     async def roots(self, first: int, last: int) -> tuple[tuple[int, bytes], ...]:
         """The usc roots noted in [first, last], likewise."""
-        return await self._told(lambda: self._ledger.roots(first, last)) or ()
+        told = await self._told(lambda: self._ledger.roots(first, last)) or ()
+        return tuple((height, root) for height, root in told if not self._is_doubted(height))
 
     async def block(self, block_hash: bytes) -> ProvableBlock | None:
         """The block that is kept under this hash, checked again and now in memory; None when there is none."""
         return None if self._blocks is None else await self._blocks.get(block_hash)
 
+    def doubt_from(self, height: int) -> None:
+        """A reorg reached into what was final. From `height` on nodes are asked, whatever the ledger says: it takes a while until
+        it has forgotten, and other processes that have not seen the reorg write down what they had."""
+        self._doubted_from = height if self._doubted_from is None else min(height, self._doubted_from)
+
+    def _is_doubted(self, height: int) -> bool:
+        return self._doubted_from is not None and height >= self._doubted_from
+
     async def _told(self, ask: Callable[[], Awaitable[T]]) -> T | None:
-        if self._clock.now() < self._silent_until or self.kinship not in (Kinship.UNSEEN, Kinship.SAME):
+        if self._clock.now() < self._silent_until or not await self._is_akin():
             return None
         try:
             async with asyncio.timeout(READ_LIMIT_S):
@@ -136,8 +149,23 @@ class Keeping:
         self._failures = 0
         return told
 
+    async def _is_akin(self) -> bool:
+        """Whether what was noted is of this chain: taken to be so for as long as no node was heard, then found out at once."""
+        if self.kinship is Kinship.UNSEEN and self._head() is not None:
+            try:
+                async with asyncio.timeout(READ_LIMIT_S), self._finding_kin:
+                    await self._kin()
+            except TimeoutError:  # `run` takes its time
+                return False
+            except StoreUnavailable:
+                self._note_failure()
+                return False
+        return self.kinship in (Kinship.UNSEEN, Kinship.SAME)
+
     def _note_failure(self) -> None:
-        """For how long the ledger is left alone depends on how often it failed in a row."""
+        """For how long the ledger is left alone depends on how often it failed in a row, whoever asked meanwhile."""
+        if self._clock.now() < self._silent_until:
+            return
         if not self._failures:
             log.warning("the ledger cannot be had", extra={"chain": self._chain})
         pause_s = PAUSES_S[min(self._failures, len(PAUSES_S) - 1)]
@@ -214,7 +242,11 @@ class Keeping:
             if noted is not None:
                 self._notes.append(noted)
             if self._blocks is not None and block is not None:
-                await self._blocks.put(block)
+                try:
+                    await self._blocks.put(block)
+                except asyncio.CancelledError:  # the end of the process flushes once more
+                    self._waiting.appendleft((block, None))
+                    raise
         self.dropped += max(0, len(self._notes) - MAX_WAITING)
         self._notes = self._notes[-MAX_WAITING:]
         if self._clock.now() < self._silent_until:
@@ -228,9 +260,11 @@ class Keeping:
             if finalized is not None:
                 await self._ledger.note_finalized(finalized)
             self._failures = 0
-        except StoreUnavailable:
+        except (StoreUnavailable, asyncio.CancelledError) as error:
             if self._finalized is None:
                 self._finalized = finalized
+            if isinstance(error, asyncio.CancelledError):
+                raise
             self._note_failure()
 
     async def _kin(self) -> Kinship:
@@ -250,7 +284,7 @@ class Keeping:
             notes, self._notes = self._notes, []
             try:
                 await self._note_new(notes)
-            except StoreUnavailable:
+            except (StoreUnavailable, asyncio.CancelledError):
                 self._notes = notes + self._notes
                 raise
 
@@ -296,7 +330,7 @@ class Keeping:
 
     async def forget_below(self, height: int) -> None:
         """As the ledger does; what waits below is not noted any more, but for what somebody asked for."""
-        if self.kinship is Kinship.FOREIGN:
+        if await self._kin() is not Kinship.SAME:
             return
         async with self._writing:
             self._strike(lambda noted: noted.height < height and not noted.asked)

@@ -62,8 +62,9 @@ class KeptBlocks:
     async def put(self, block: ProvableBlock) -> None:
         """Takes the block for writing, if it was not put before and can be checked again when it is read."""
         if block.block_hash not in self._stored and reopens(block):
+            packed = await _packed(block)
             self._stored[block.block_hash] = True
-            self._store.put(block.block_hash, block.height, await _packed(block))
+            self._store.put(block.block_hash, block.height, packed)
 
     async def put_through(self, block: ProvableBlock) -> bool:
         """Writes the block. Whether others who share the store can read it from now on."""

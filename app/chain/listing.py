@@ -53,7 +53,7 @@ def _backfill_of(chain: Chain) -> dict[str, object]:
     return {
         "state": backfill.state.value,
         "window": [window.low, window.high] if window.size else None,
-        "remaining": backfill.remaining if window.size else None,
+        "remaining": backfill.remaining if window.size and backfill.state is not State.ELSEWHERE else None,
         "lowest": backfill.lowest,
         **({"error": backfill.last_error} if backfill.state is State.FAILING else {}),
     }

@@ -8,36 +8,40 @@ from collections.abc import Sequence
 from app.core.blocks import Noted, Position
 from app.core.gaps import Heights
 from app.core.lasting import StoreUnavailable
+from tests.fakes import HoldPoints
 
 
-class KeptLedger:
-    """Implements `chain.ports.Ledger` in a dictionary. While `lost`, every call raises as a database that is gone."""
+class KeptLedger(HoldPoints):
+    """Implements `chain.ports.Ledger` in a dictionary. While `lost`, every call raises as a database that is gone.
+    Each call is a point of its name."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.blocks: dict[int, Noted] = {}
         self.final: int | None = None
         self.lost = False
         self.calls: Counter[str] = Counter()
 
-    def _called(self, name: str) -> None:
+    async def _called(self, name: str) -> None:
         self.calls[name] += 1
+        await self.at(name)
         if self.lost:
             raise StoreUnavailable("the database is gone")
 
     async def done(self) -> tuple[tuple[int, int], ...]:
-        self._called("done")
+        await self._called("done")
         return tuple(Heights((height, height) for height in sorted(self.blocks)))
 
     async def note(self, blocks: Sequence[Noted]) -> None:
-        self._called("note")
+        await self._called("note")
         self.blocks |= {block.height: block for block in blocks}
 
     async def hash_at(self, height: int) -> bytes | None:
-        self._called("hash_at")
+        await self._called("hash_at")
         return None if height not in self.blocks else self.blocks[height].block_hash
 
     async def position(self, tx_hash: bytes) -> Position | None:
-        self._called("position")
+        await self._called("position")
         for block in self.blocks.values():
             at = block.transaction_hashes.find(tx_hash)
             if at >= 0 and block.block_hash is not None:
@@ -45,24 +49,24 @@ class KeptLedger:
         return None
 
     async def roots(self, first: int, last: int) -> tuple[tuple[int, bytes], ...]:
-        self._called("roots")
+        await self._called("roots")
         noted = ((height, self.blocks[height].usc_root) for height in sorted(self.blocks) if first <= height <= last)
         return tuple((height, root) for height, root in noted if root is not None)
 
     async def finalized(self) -> int | None:
-        self._called("finalized")
+        await self._called("finalized")
         return self.final
 
     async def note_finalized(self, height: int) -> None:
-        self._called("note_finalized")
+        await self._called("note_finalized")
         self.final = height if self.final is None else max(self.final, height)
 
     async def forget_from(self, height: int) -> None:
-        self._called("forget_from")
+        await self._called("forget_from")
         self.blocks = {at: block for at, block in self.blocks.items() if at < height}
 
     async def forget_below(self, height: int) -> None:
-        self._called("forget_below")
+        await self._called("forget_below")
         self.blocks = {at: block for at, block in self.blocks.items() if at >= height or block.asked}
 
 

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from app.chain.chain import Chain
 from app.chain.head import FinalityRule
-from app.chain.ports import Anchors, BlockStore, Ledger
+from app.chain.ports import Anchors, BlockStore, Leases, Ledger
 from app.chain.rules import ChainRules
 from app.core.block_building import build
 from app.core.blocks import BlockBodies, BlockName, BlockRef, Position
@@ -149,9 +149,11 @@ class RecordedChain:
         metrics: Metrics | None = None,
         ledger: Ledger | None = None,
         store: BlockStore | None = None,
+        leases: Leases | None = None,
         **rules: Any,
     ) -> None:
-        """`clock` and `metrics` are given where several chains share them; `rules` are any others of `ChainRules`."""
+        """`clock` and `metrics` are given where several chains share them, `leases` where those are processes that share
+        `store` too; `rules` are any others of `ChainRules`."""
         self.clock = ManualClock().drive() if clock is None else clock
         self.upstream = FakeUpstream(SEPOLIA)
         self.builder = CorpusBuilder()
@@ -175,6 +177,8 @@ class RecordedChain:
             self.clock,
             ledger=ledger,
             store=store,
+            leases=leases,
+            store_is_shared=leases is not None,
             jitter=lambda: 0.5,
         )
         for height in range(first, last + 1):

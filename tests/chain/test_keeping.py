@@ -12,7 +12,7 @@ from app.core.blocks import Noted
 from app.core.errors import RpcUnavailable
 from app.core.provable_block import ProvableBlock
 from tests.chain.kept import KeptBlocks, KeptLedger
-from tests.chain.recorded_chain import BUSY, LAST, RecordedChain, hash_of, sepolia, tx_hashes
+from tests.chain.recorded_chain import BUSY, LAST, RecordedChain, branch, hash_of, sepolia, tx_hashes
 
 HASH = hash_of(sepolia(BUSY))
 TX = tx_hashes(sepolia(BUSY))[1]
@@ -208,6 +208,8 @@ async def test_roots_come_from_the_ledger_after_a_restart(interval: int) -> None
     again = site.chain(first=first - 20, anchors=anchors)
     await again.chain.restore()
     await again.see(finalized=LAST)
+    assert again.chain.keeping is not None
+    await again.chain.keeping.flush()
     again.calls()
     assert await again.chain.continuity(BUSY, BUSY) == await recorded.chain.continuity(BUSY, BUSY)
     assert again.calls() == {}
@@ -298,3 +300,77 @@ async def test_a_block_kept_without_leaves_is_fetched_again_once_the_chain_has_a
     await again.chain.restore()
     assert (await again.at(BUSY)).usc_root
     assert again.calls() == {}
+
+
+async def test_a_ledger_of_another_chain_is_found_out_before_anything_of_it_is_believed() -> None:
+    site = Site()
+    site.ledger.final = LAST
+    site.ledger.blocks = {BUSY: Noted(BUSY, b"\x33" * 32, TX)}
+    recorded = site.chain()
+    await recorded.chain.restore()
+    await recorded.see(LAST, finalized=BUSY)
+    assert (await recorded.at(BUSY)).block_hash == HASH
+    assert (await by_tx(recorded)).block_hash == HASH
+
+
+# --- a reorg of what was final --------------------------------------------------------------------------------------
+
+
+async def test_what_a_deep_reorg_replaced_is_not_believed_although_the_ledger_still_says_so() -> None:
+    site = Site()
+    await site.after(finalized=BUSY)
+    recorded = site.chain()
+    await recorded.see(BUSY + 1, finalized=BUSY)
+    assert (await recorded.at(BUSY)).block_hash == HASH
+    keeping = recorded.chain.keeping
+    assert keeping is not None
+    fork = branch(BUSY, [sepolia(BUSY - 1), sepolia(BUSY - 2)])
+    recorded.reorg(fork)
+    await recorded.see(BUSY + 1, finalized=BUSY)
+    assert site.ledger.blocks[BUSY].block_hash == HASH, "it has not forgotten yet"
+    assert (await recorded.at(BUSY)).block_hash == hash_of(fork[0])
+    assert await keeping.position(TX) is None
+    await keeping.forget_from(BUSY)
+    await site.ledger.note([Noted(BUSY, HASH, TX)])  # by another process, which has not seen the reorg
+    recorded.chain.cache.unpin_from(0)
+    assert (await recorded.at(BUSY)).block_hash == hash_of(fork[0])
+
+
+async def test_what_is_read_while_a_deep_reorg_comes_is_not_believed() -> None:
+    site = Site()
+    await site.after(finalized=BUSY)
+    recorded = site.chain()
+    await recorded.see(finalized=BUSY)
+    keeping = recorded.chain.keeping
+    assert keeping is not None
+    await keeping.flush()
+    read = site.ledger.hold("hash_at")
+    asked = asyncio.create_task(keeping.hash_at(BUSY))
+    await read.reached()
+    recorded.chain._on_reorg(BUSY)
+    read.release()
+    assert await asked is None
+
+
+# --- the end of the process -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["note", "note_finalized", "done"])
+async def test_what_is_being_noted_when_the_process_ends_is_noted_in_the_end(call: str) -> None:
+    site = Site()
+    recorded = site.chain()
+    await recorded.see(finalized=LAST)
+    await recorded.at(BUSY)
+    keeping = recorded.chain.keeping
+    assert keeping is not None
+    keeping.kinship = Kinship.UNSEEN
+    writing = site.ledger.hold(call)
+    running = asyncio.create_task(keeping.run())
+    await writing.reached()
+    running.cancel()
+    await asyncio.wait({running})
+    site.ledger.unhold()
+    await keeping.aclose()
+    assert site.ledger.blocks[BUSY].block_hash == HASH
+    assert site.ledger.final == LAST
+    assert list(site.store.blocks) == [HASH]

@@ -1,0 +1,69 @@
+"""Leases for those whom somebody waits for: an answer within a moment, or none for a while.
+
+What they divide by leases can be done without dividing it. So a database that is slow or gone costs one of them that moment, and
+all others nothing until it is asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from app.core.lasting import StoreUnavailable
+from app.core.leases import Lease
+
+from .leases import SqlLeases
+
+T = TypeVar("T")
+
+ANSWER_S = 1.0
+"""How long the database may take for one question."""
+
+PAUSES_S = (0.5, 1.0, 2.0, 4.0)
+"""How long it is not asked after it failed, the longer the more often it did in a row."""
+
+
+class BriefLeases:
+    """Fits the chain's `Leases`. `now` is monotonic."""
+
+    def __init__(self, leases: SqlLeases, now: Callable[[], float] = time.monotonic) -> None:
+        self._leases = leases
+        self._now = now
+        self._failures = 0
+        self._silent_until = 0.0
+
+    def __repr__(self) -> str:
+        return f"<BriefLeases {self._leases!r}, {self._failures} failures in a row>"
+
+    async def take(self, name: str, for_s: float) -> Lease:
+        """As the port says."""
+        return await self._asked(lambda: self._leases.take(name, for_s))
+
+    async def look(self, name: str) -> Lease | None:
+        """As the port says."""
+        return await self._asked(lambda: self._leases.look(name))
+
+    async def leave(self, name: str, note: bytes, for_s: float) -> None:
+        """As the port says."""
+        await self._asked(lambda: self._leases.leave(name, note, for_s))
+
+    async def release(self, name: str) -> None:
+        """As the port says."""
+        await self._asked(lambda: self._leases.release(name))
+
+    async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
+        if self._now() < self._silent_until:
+            raise StoreUnavailable("the database failed a moment ago")
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                answer = await ask()
+        except (StoreUnavailable, TimeoutError) as error:
+            now = self._now()
+            if now >= self._silent_until:  # of those who asked at the same time, one counts
+                self._silent_until = now + PAUSES_S[min(self._failures, len(PAUSES_S) - 1)]
+                self._failures += 1
+            raise StoreUnavailable(str(error) or "no answer in time") from error
+        self._failures = 0
+        return answer
