@@ -132,15 +132,17 @@ def primary(tmp_path: Path) -> Iterator[Primary]:
         node.close()
 
 
+@pytest.mark.parametrize("scheme", ["http", "ws"])
 def test_nobody_notices_while_one_node_of_two_lags_dies_comes_back_and_is_reorged(
-    primary: Primary, tmp_path: Path
+    primary: Primary, tmp_path: Path, scheme: str
 ) -> None:
     primary.anvil.save(tmp_path / "shared.json")
     cache = {"merkle_backfill_enabled": False, "merkle_max_bytes": "64KiB"}  # next to nothing is answered from memory
     with running_anvil("--load-state", str(tmp_path / "shared.json")) as second:
         shared = [record(primary.anvil, height) for height in range(1, SHARED + 1)]
         assert second.block(SHARED)["hash"] == shared[-1]["block"]["hash"]
-        configured = chain(KEY, "anvil", CHAIN_ID, primary.anvil.url, eth_rpc_fallback_urls=[second.url], cache=cache)
+        first_url, second_url = (url.replace("http", scheme) for url in (primary.anvil.url, second.url))
+        configured = chain(KEY, "anvil", CHAIN_ID, first_url, eth_rpc_fallback_urls=[second_url], cache=cache)
         with running_copath(configured) as copath:
             # Both are well.
             with Load(copath, shared).running() as load:
