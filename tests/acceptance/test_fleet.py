@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import signal
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +21,7 @@ from tests.acceptance.server import Answer, Client, Copath, chain, running_copat
 from tests.acceptance.waiting import until
 from tests.corpus_files import files, load
 from tests.postgres import PostgresServer, postgres_server
+from tests.store.line import Line
 
 __all__ = ["postgres_server"]
 
@@ -29,6 +34,9 @@ FIRST, LAST = min(RECORDS), max(RECORDS)
 WITH_TRANSACTIONS = [height for height, record in RECORDS.items() if record["receipts"]]
 REPLICAS = 3
 LEASE_S = 4.0
+SLOW_S = 5.0
+BOUND_S = 10.0
+"""Longer than an answer takes on a busy machine whatever the database does, and shorter than one that waits for it."""
 
 
 class Fleet:
@@ -48,9 +56,10 @@ class Fleet:
         self._chain = chain(7, name, SEPOLIA, node.url(name), cache=cache)
 
     @contextmanager
-    def replicas(self, count: int = REPLICAS) -> Iterator[list[Copath]]:
+    def replicas(self, count: int = REPLICAS, **settings: object) -> Iterator[list[Copath]]:
+        chosen = self._settings | settings
         with ExitStack() as running:
-            yield [running.enter_context(running_copath(self._chain, **self._settings)) for _ in range(count)]
+            yield [running.enter_context(running_copath(self._chain, **chosen)) for _ in range(count)]
 
     def path(self, height: int) -> str:
         return f"/api/v1/proofs/{self.name}/blocks/{height}/receipts/0"
@@ -168,6 +177,164 @@ def test_one_replica_backfills_and_another_takes_over(node: RecordedNode, tmp_pa
         others = [copath for copath in replicas if copath is not worker]
         until(lambda: "caught up" in states(others), "who takes over")
         assert fleet.fetches() == {"blocks": len(RECORDS), "receipts": len(RECORDS)}, "nothing is filled twice"
+
+
+# --- whatever becomes of the database -------------------------------------------------------------------------------
+
+
+class Distance:
+    """A database at the other end of a line, which stands on an event loop of its own."""
+
+    def __init__(self, server: PostgresServer, name: str, do: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self.server = server
+        self.name = name
+        self._do = do
+        self.line = Line(f"{server.socket_folder}/.s.PGSQL.5432")
+        do(self.line.restore())
+
+    @property
+    def url(self) -> str:
+        """By way of the line."""
+        return self.server.url(self.name, host="127.0.0.1", port=self.line.port, query={})
+
+    def count(self, table: str) -> int:
+        return asyncio.run(_count(self.server.url(self.name), f"SELECT count(*) FROM {table}"))
+
+    @contextmanager
+    def down(self) -> Iterator[None]:
+        """Nobody is there."""
+        self._do(self.line.cut())
+        yield
+        self._do(self.line.restore())
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """It accepts connections, and says nothing."""
+        self._do(_called(self.line.freeze))
+        yield
+        self._do(_called(self.line.thaw))
+
+    @contextmanager
+    def slow(self) -> Iterator[None]:
+        """Whatever is said takes its time."""
+        self.line.slow_by_s = SLOW_S
+        yield
+        self.line.slow_by_s = 0.0
+
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        """Others have all connections."""
+        taken = self._do(_all_connections(self.server, self.name))
+        yield
+        self._do(_closed(taken))
+
+    @contextmanager
+    def restarted(self) -> Iterator[None]:
+        """It is again; all connections have ended."""
+        self.server.stop()
+        self.server.start()
+        yield
+
+
+@pytest.fixture
+def distance(postgres_server: PostgresServer) -> Iterator[Distance]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+
+    def do(work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, loop).result(60)
+
+    name = do(postgres_server.create())
+    opened = Distance(postgres_server, name, do)
+    yield opened
+    do(opened.line.cut())
+    do(postgres_server.drop(name))
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+def test_proofs_are_served_whatever_becomes_of_the_database(
+    node: RecordedNode, tmp_path: Path, distance: Distance
+) -> None:
+    fleet = Fleet(node, "fleet-database", tmp_path, distance.url)
+    heights = iter(WITH_TRANSACTIONS)
+    warm = fleet.path(next(heights))
+    asked = 1
+    with fleet.replicas() as replicas:
+        assert {answer.status for answer in all_at_once(replicas, [warm] * REPLICAS)} == {200}
+        ways: list[Callable[[], AbstractContextManager[None]]] = [
+            distance.down,
+            distance.frozen,
+            distance.slow,
+            distance.full,
+            distance.restarted,
+        ]
+        for way in ways:
+            cold = [fleet.path(height) for height in islice(heights, 2)]
+            with way():
+                for paths in ([warm] * REPLICAS, cold * REPLICAS, cold * REPLICAS):
+                    began_at = time.monotonic()
+                    answers = all_at_once(replicas, paths)
+                    took_s = time.monotonic() - began_at
+                    assert {answer.status for answer in answers} == {200}, (way.__name__, answers[0].body[:200])
+                    assert took_s < BOUND_S, (way.__name__, took_s)
+                assert {copath.get("/readyz").status for copath in replicas} == {200}
+            asked += len(cold)
+            until(lambda: all(copath.metric("copath_ledger_up") == 1 for copath in replicas), f"mended: {way.__name__}")
+            until(lambda: distance.count("blocks") == asked, f"noted although {way.__name__}")  # noqa: B023
+        for copath in replicas:
+            assert copath.metric("copath_unhandled_exceptions_total", source="asgi") == 0
+            assert copath.metric("copath_ledger_dropped_total") == 0
+
+
+@pytest.mark.parametrize("way", ["frozen", "down"])
+def test_a_database_that_hangs_keeps_no_process_from_ending(
+    way: str, node: RecordedNode, tmp_path: Path, distance: Distance
+) -> None:
+    fleet = Fleet(node, f"fleet-ending-{way}", tmp_path, distance.url, backfill=True)
+    with fleet.replicas(2, shutdown={"lame_duck_secs": 0}) as replicas:
+        assert {answer.status for answer in all_at_once(replicas, [fleet.path(WITH_TRANSACTIONS[0])] * 2)} == {200}
+        with getattr(distance, way)():
+            assert {answer.status for answer in all_at_once(replicas, [fleet.path(WITH_TRANSACTIONS[1])] * 2)} == {200}
+            for copath in replicas:
+                copath.process.send_signal(signal.SIGTERM)
+            assert [copath.process.wait(timeout=30) for copath in replicas] == [0, 0]
+
+
+def test_four_replicas_poll_for_the_head_as_often_as_one(node: RecordedNode, tmp_path: Path, database_url: str) -> None:
+    fleet = Fleet(node, "fleet-head", tmp_path, database_url)
+    with fleet.replicas(4) as replicas:
+
+        def polls(result: str) -> list[float]:
+            return [copath.metric("copath_shared_head_polls_total", result=result) for copath in replicas]
+
+        until(lambda: min(polls("received")) >= 1, "a fleet that shares")
+        made, seen = sum(polls("made")), sum(polls("made")) + sum(polls("received"))
+        until(lambda: sum(polls("made")) + sum(polls("received")) >= seen + 4 * 6, "some rounds")
+        made, seen = sum(polls("made")) - made, sum(polls("made")) + sum(polls("received")) - seen
+        assert made <= 1.2 * seen / 4 + 1
+
+
+async def _called(call: Callable[[], None]) -> None:
+    call()
+
+
+async def _all_connections(server: PostgresServer, name: str) -> list[asyncpg.Connection]:
+    """Every connection that the server has; those of others to the database are ended."""
+    taken = [await server.connect()]
+    for _ in range(4):
+        await taken[0].execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", name)
+        with suppress(asyncpg.TooManyConnectionsError):
+            while True:
+                taken.append(await server.connect())
+    return taken
+
+
+async def _closed(connections: list[asyncpg.Connection]) -> None:
+    for connection in connections:
+        await connection.close()
 
 
 async def _count(url: str, query: str) -> int:
