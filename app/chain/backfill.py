@@ -57,6 +57,7 @@ class State(enum.StrEnum):
 
     OFF = "off"
     ELSEWHERE = "done by another replica"
+    NOBODY = "waiting for the database"
     WAITING = "waiting for a finalized height"
     FILLING = "filling"
     FAILING = "failing"
@@ -123,7 +124,7 @@ class Backfill:
         if self._head.heads.finalized is None:
             return State.WAITING
         if self._office is not None and not self._office.held:
-            return State.ELSEWHERE
+            return State.NOBODY if self._office.silent else State.ELSEWHERE
         if self._setbacks.outage:
             return State.SPENT if self.last_error == UpstreamBudgetExhausted.code else State.FAILING
         return State.FILLING if self.remaining else State.CAUGHT_UP

@@ -20,6 +20,8 @@ class Office:
         self._leases = leases
         self._clock = clock
         self.held = False
+        self.silent = False
+        """Whether nobody could say, the last time, who holds it."""
         self.due_at = 0.0
         """When the lease is to be asked for, or renewed, the next time."""
 
@@ -35,8 +37,9 @@ class Office:
         before = self.held
         try:
             self.held = (await self._leases.take(self._name, LEASE_S)).mine
+            self.silent = False
         except StoreUnavailable:
-            self.held = False
+            self.held, self.silent = False, True
         return self.held and not before
 
     async def leave(self) -> None:
