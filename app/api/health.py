@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 
 import orjson
 from fastapi import FastAPI, Request
@@ -85,12 +86,14 @@ async def health(request: Request) -> Response:
 
 async def compat_health(request: Request) -> Response:
     """Always 200. The `cc3_` fields speak of the anchors: fresh means that every chain that has a source of anchors has
-    one."""
+    one, and that those of Creditcoin were read of late; their age is that of the oldest reading."""
     house = house_of(request.scope)
     reasons = not_ready(house)
+    readings = [] if house is None else [_reading(chain) for chain in house.chains.values() if chain.anchors is not None]
     anchored = house is not None and all(
-        chain.anchors is None or chain.attested_height is not None for chain in house.chains.values()
+        told.get("attestedHeight") is not None and told.get("state", "ok") == "ok" for told in readings
     )
+    ages = [age for told in readings if isinstance(age := told.get("ageSeconds"), int | float)]
     connected = _any_servable(house)
     body: dict[str, object] = {
         "status": "healthy" if connected and anchored else "degraded",
@@ -98,13 +101,19 @@ async def compat_health(request: Request) -> Response:
         "eth_rpc_connected": connected,
         "uptime_seconds": 0 if house is None else max(0, int(time.time() - house.started_at)),
         "cc3_cache_fresh": anchored,
-        "cc3_cache_age_seconds": None,
+        "cc3_cache_age_seconds": int(max(ages)) if ages else None,
         "cc3_silent_recoveries": 0,
         "ready": not reasons,
         "not_ready_reasons": reasons,
         "chains": _by_chain(house),
     }
     return _answer(body, 200)
+
+
+def _reading(chain: ChainFloor) -> Mapping[str, object]:
+    """What is listed of the anchors of a chain."""
+    told = chain.status().get("anchors")
+    return told if isinstance(told, Mapping) else {}
 
 
 async def metrics(request: Request) -> Response:

@@ -128,6 +128,20 @@ async def test_compat_health_is_degraded_while_anchors_are_missing(house: Record
     assert (body["status"], body["cc3_rpc_connected"], body["eth_rpc_connected"]) == ("degraded", False, True)
 
 
+@pytest.mark.parametrize(("state", "healthy"), [("ok", True), ("stale", False), ("refused", False)])
+async def test_compat_health_tells_how_old_what_creditcoin_said_is(
+    house: RecordedHouse, monkeypatch: pytest.MonkeyPatch, state: str, healthy: bool
+) -> None:
+    anchored = house.by_name["mainnet-early"]
+    listed = anchored.status()
+    told = {**listed["anchors"], "state": state, "ageSeconds": 181.7}  # type: ignore[dict-item]  # a mapping, as listed
+    monkeypatch.setattr(anchored, "status", lambda: {**listed, "anchors": told})
+    async with serving(house) as client:
+        body = (await client.get("/api/v1/health")).json()
+    assert (body["cc3_cache_fresh"], body["cc3_cache_age_seconds"]) == (healthy, 181)
+    assert body["status"] == ("healthy" if healthy else "degraded")
+
+
 async def test_B58_probes_answer_while_every_chain_hangs(client: httpx2.AsyncClient, house: RecordedHouse) -> None:
     for chain in house.served:
         chain.held = Hold()
