@@ -187,7 +187,7 @@ TASK_OWNERS: Mapping[str, str] = {
     "app/upstream/evm.py": "so is the check of a node's chain id: the node owns it",
     "app/upstream/line.py": "a connection outlives the call that wanted it first: the line owns the task that keeps it up",
     "app/chain/builder.py": "a worker process serves every request: the builder owns the task that feeds it, and ends both",
-    "app/chain/sharing.py": "what was filled is left for others after its request was answered: the sharing owns that, and waits for it",
+    "app/chain/sharing.py": "what was filled is left for others behind its request: the sharing owns that, and ends it",
     "app/chain/flight.py": "a fill outlives the request that began it: its flight owns the task",
 }
 _LOOP = re.compile(r"(^|_)loop$")
