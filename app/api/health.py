@@ -89,7 +89,9 @@ async def compat_health(request: Request) -> Response:
     one, and that those of Creditcoin were read of late; their age is that of the oldest reading."""
     house = house_of(request.scope)
     reasons = not_ready(house)
-    readings = [] if house is None else [_reading(chain) for chain in house.chains.values() if chain.anchors is not None]
+    readings = (
+        [] if house is None else [_reading(chain) for chain in house.chains.values() if chain.anchors is not None]
+    )
     anchored = house is not None and all(
         told.get("attestedHeight") is not None and told.get("state", "ok") == "ok" for told in readings
     )
