@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from app.anchors.self_attested import SelfAttested
+from app.chain.continuing import Continuity
 from app.chain.kinship import Kinship
 from app.core.blocks import Noted
 from app.core.errors import RpcUnavailable
@@ -227,6 +228,34 @@ async def test_roots_that_lead_to_another_digest_are_not_believed_twice() -> Non
     assert await recorded.chain.continuity(BUSY, BUSY) == right
 
 
+async def test_a_wrong_root_beside_one_that_is_missing_is_not_believed_twice_either() -> None:
+    recorded, right = await _anchored()
+    recorded.chain.roots.note(BUSY, b"\x11" * 32)
+    recorded.chain.roots.forget([BUSY + 1])
+    assert await recorded.chain.continuity(BUSY, BUSY) == right
+
+
+async def test_roots_that_are_forgotten_while_others_are_gathered_are_gathered_too() -> None:
+    recorded, right = await _anchored()
+    recorded.chain.roots.forget([BUSY])
+    recorded.chain.cache.drop(HASH)
+    fetching = recorded.upstream.hold("fetch")
+    asked = asyncio.create_task(recorded.chain.continuity(BUSY, BUSY))
+    await fetching.reached()
+    recorded.chain.roots.forget_from(0)
+    fetching.release()
+    assert await asked == right
+
+
+async def _anchored() -> tuple[RecordedChain, Continuity]:
+    """A chain without a ledger, with anchors on both sides of the busy block, and the right proof."""
+    anchors = SelfAttested(7, BUSY - 20, 10, 10)
+    recorded = RecordedChain(first=BUSY - 20, anchors=anchors)
+    await recorded.see(finalized=LAST)
+    await anchors.advance(LAST, recorded.chain._root_ahead)
+    return recorded, await recorded.chain.continuity(BUSY, BUSY)
+
+
 # --- another chain under the same key -------------------------------------------------------------------------------
 
 
@@ -304,13 +333,21 @@ async def test_a_block_kept_without_leaves_is_fetched_again_once_the_chain_has_a
 
 async def test_a_ledger_of_another_chain_is_found_out_before_anything_of_it_is_believed() -> None:
     site = Site()
-    site.ledger.final = LAST
-    site.ledger.blocks = {BUSY: Noted(BUSY, b"\x33" * 32, TX)}
-    recorded = site.chain()
-    await recorded.chain.restore()
-    await recorded.see(LAST, finalized=BUSY)
-    assert (await recorded.at(BUSY)).block_hash == HASH
-    assert (await by_tx(recorded)).block_hash == HASH
+    other = site.chain()
+    fork = branch(BUSY, [sepolia(BUSY), sepolia(BUSY - 2)])
+    other.reorg(fork)
+    await other.see(BUSY + 1, finalized=BUSY)
+    await other.at(BUSY)
+    assert other.chain.keeping is not None
+    await other.chain.keeping.flush()
+    assert site.ledger.blocks[BUSY].block_hash == hash_of(fork[0])
+    for ask in (lambda recorded: recorded.at(BUSY), by_tx):
+        recorded = site.chain()
+        await recorded.chain.restore()
+        await recorded.see(LAST, finalized=BUSY)
+        assert (await ask(recorded)).block_hash == HASH
+        assert recorded.chain.keeping is not None
+        assert recorded.chain.keeping.kinship is Kinship.FOREIGN
 
 
 # --- a reorg of what was final --------------------------------------------------------------------------------------
