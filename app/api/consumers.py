@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from itertools import islice
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -35,6 +36,8 @@ _ROUNDING_S = 0.001
 """Clocks tick, and numbers are rounded: whoever comes back after exactly the wait must find his token."""
 
 _LONGEST_CREDENTIAL = 256
+_MOST_CREDENTIALS = 2
+"""One for each way to show one; what a client says more often is not read."""
 _ASKS_FOR_A_KEY = ((b"www-authenticate", b'Bearer realm="copath"'),)
 
 
@@ -70,6 +73,8 @@ class Consumers:
         except ProofError as refusal:
             self._refusals.note(house, visit, refusal)
             raise
+        if self._keys_required:
+            send = _for_its_holder_alone(send)
         told = errand.set(Errand(anonymous=key_id is None, consumer=consumer))
         try:
             await self.app(scope, receive, send if place is None else place.until_the_last_byte(send))
@@ -80,7 +85,7 @@ class Consumers:
 
     async def _key_of(self, house: Lobby, visit: Visit, scope: Scope) -> str | None:
         """The id of the verified key among the credentials. Raises `Unauthorized` where there has to be one."""
-        shown = [*_credentials(scope)]
+        shown = [*islice(_credentials(scope), _MOST_CREDENTIALS)]
         keys = house.keys
         if keys is not None:
             for credential in shown:
@@ -165,6 +170,20 @@ class _Stay:
                 self.leave()
 
         return watched
+
+
+def _for_its_holder_alone(send: Send) -> Send:
+    """A cache that others share would serve them without a key: `public` lets it, whatever the request showed (RFC 9111, 3.5)."""
+
+    async def kept_apart(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [
+                (name, value.replace(b"public", b"private", 1) if name == b"cache-control" else value)
+                for name, value in message["headers"]
+            ]
+        await send(message)
+
+    return kept_apart
 
 
 def refusal_of(decision: Decision) -> ConsumerRateLimited:

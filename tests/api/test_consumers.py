@@ -210,6 +210,15 @@ async def test_what_is_no_verified_key_is_nobody_new() -> None:
         assert {consumer for consumer, _ in buckets.asked} == {Pepper(PEPPER.encode()).name_of_network(HERE)}
 
 
+async def test_a_client_that_shows_a_thousand_keys_is_asked_for_two() -> None:
+    keys = Known(KEY)
+    async with doors_of(settings_of(), keys=keys) as (doors, _):
+        assert await codes(doors.ask(by_tx(), headers=bearer(OTHER_KEY) * 1000)) == [200]
+        assert keys.counted == 2
+        assert await codes(doors.ask(by_tx(), headers=[*bearer(OTHER_KEY), (b"x-api-key", KEY.encode())])) == [200]
+        assert keys.counted == 2
+
+
 async def test_where_keys_are_required_nobody_is_served_without_one() -> None:
     chosen = settings_of(api_keys_required=True)
     async with doors_of(chosen, keys=Known(KEY)) as (doors, _):
@@ -225,6 +234,19 @@ async def test_where_keys_are_required_nobody_is_served_without_one() -> None:
         for path in NEVER_COUNTED:
             assert (await doors.ask(path)).status in (200, 404), path
         assert doors.metric("proof_outcome_total", outcome="Unauthorized") == 6
+
+
+async def test_what_takes_a_key_is_kept_by_no_cache_that_others_share() -> None:
+    shown = bearer(KEY)
+    async with doors_of(settings_of(api_keys_required=True), keys=Known(KEY)) as (doors, _):
+        first = await doors.ask(by_tx(), headers=shown)
+        immutable = await doors.ask(first.headers["content-location"], headers=shown)
+        again = await doors.ask(by_tx(), headers=[*shown, (b"if-none-match", first.headers["etag"].encode())])
+        kept = [answer.headers["cache-control"] for answer in (first, immutable, again)]
+        assert kept == ["private, max-age=60", "private, max-age=31536000, immutable", "private, max-age=60"]
+        assert again.status == 304
+    async with doors_of(settings_of(), keys=Known(KEY)) as (doors, _):
+        assert (await doors.ask(by_tx(), headers=shown)).headers["cache-control"] == "public, max-age=60"
 
 
 async def test_a_key_that_was_made_a_moment_ago_counts() -> None:
