@@ -109,9 +109,7 @@ class Continuing:
             for height in heights:
                 filled[height] = await self.root_at(height)
 
-        for _ in range(
-            REVERTED_TRIES
-        ):  # others may be forgotten meanwhile: by a reorg, or by who does not believe them
+        for _ in range(REVERTED_TRIES):  # a reorg, or who does not believe them, forgets others meanwhile
             missing = [height for height in self._roots.missing(first, last) if height not in filled]
             if not missing:
                 break

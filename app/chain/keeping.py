@@ -25,7 +25,7 @@ from app.core.provable_block import ProvableBlock
 
 from .cache import BlockCache
 from .kept_blocks import KeptBlocks
-from .kinship import Kinship, Nodes, kinship_of
+from .kinship import Kin, Kinship, Nodes
 from .ports import BlockStore, Builder, Clock, Ledger
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,6 @@ class Keeping:
         """`head` is the newest height that nodes were heard to have. `on_restored` hears once which height was final when the
         ledger was last written to, `on_foreign` that this was another chain."""
         self._chain = chain
-        self._nodes = nodes
         self._ledger = ledger
         self._blocks = (
             None
@@ -84,11 +83,8 @@ class Keeping:
         self._finalized: int | None = None
         self._wake = asyncio.Event()
         self._noted: LRUCache[int, bytes] = LRUCache(4096)
-        self._head = head
         self._on_restored = on_restored
-        self._on_foreign = on_foreign
-        self.kinship = Kinship.UNSEEN
-        self._finding_kin = asyncio.Lock()
+        self._kin = Kin(chain, ledger, nodes, clock, head, on_foreign)
         self._restored = False
         self._doubted_from: int | None = None
         self._failures = 0
@@ -102,6 +98,11 @@ class Keeping:
     def waiting(self) -> int:
         """Blocks that are still to be kept."""
         return len(self._waiting)
+
+    @property
+    def kinship(self) -> Kinship:
+        """Whether the ledger is that of this chain."""
+        return self._kin.kinship
 
     @property
     def ledger_up(self) -> bool:
@@ -138,9 +139,11 @@ class Keeping:
         return self._doubted_from is not None and height >= self._doubted_from
 
     async def _told(self, ask: Callable[[], Awaitable[T]]) -> T | None:
-        if self._clock.now() < self._silent_until or not await self._is_akin():
+        if self._clock.now() < self._silent_until:
             return None
         try:
+            if not await self._kin.believed(READ_LIMIT_S):
+                return None
             async with asyncio.timeout(READ_LIMIT_S):
                 told = await ask()
         except (StoreUnavailable, TimeoutError):
@@ -148,19 +151,6 @@ class Keeping:
             return None
         self._failures = 0
         return told
-
-    async def _is_akin(self) -> bool:
-        """Whether what was noted is of this chain: taken to be so for as long as no node was heard, then found out at once."""
-        if self.kinship is Kinship.UNSEEN and self._head() is not None:
-            try:
-                async with asyncio.timeout(READ_LIMIT_S), self._finding_kin:
-                    await self._kin()
-            except TimeoutError:  # `run` takes its time
-                return False
-            except StoreUnavailable:
-                self._note_failure()
-                return False
-        return self.kinship in (Kinship.UNSEEN, Kinship.SAME)
 
     def _note_failure(self) -> None:
         """For how long the ledger is left alone depends on how often it failed in a row, whoever asked meanwhile."""
@@ -253,7 +243,7 @@ class Keeping:
             return
         finalized: int | None = None
         try:
-            if await self._kin() is not Kinship.SAME:
+            if await self._kin.found() is not Kinship.SAME:
                 return
             finalized, self._finalized = self._finalized, None
             await self._note_all()
@@ -266,18 +256,6 @@ class Keeping:
             if isinstance(error, asyncio.CancelledError):
                 raise
             self._note_failure()
-
-    async def _kin(self) -> Kinship:
-        """Whether the ledger is that of this chain, found out where it is not known yet."""
-        if self.kinship in (Kinship.UNSEEN, Kinship.UNKNOWN):
-            self.kinship = await kinship_of(self._ledger, self._nodes, self._head())
-            if self.kinship is Kinship.FOREIGN:
-                log.error(
-                    "the ledger remembers another chain under this key: nothing of it is used",
-                    extra={"chain": self._chain},
-                )
-                self._on_foreign()
-        return self.kinship
 
     async def _note_all(self) -> None:
         async with self._writing:
@@ -306,7 +284,7 @@ class Keeping:
 
     async def note(self, blocks: Sequence[Noted]) -> None:
         """As the ledger does, for those that were not noted just so before."""
-        if await self._kin() is not Kinship.SAME:
+        if await self._kin.found() is not Kinship.SAME:
             raise StoreUnavailable(self.kinship.value)
         async with self._writing:
             await self._note_new(blocks)
@@ -330,7 +308,7 @@ class Keeping:
 
     async def forget_below(self, height: int) -> None:
         """As the ledger does; what waits below is not noted any more, but for what somebody asked for."""
-        if await self._kin() is not Kinship.SAME:
+        if await self._kin.found() is not Kinship.SAME:
             return
         async with self._writing:
             self._strike(lambda noted: noted.height < height and not noted.asked)

@@ -6,13 +6,22 @@ chain that is now. One block that both know decides; until then the ledger is be
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
 
 from app.core.blocks import BlockName
-from app.core.errors import ProofError
+from app.core.errors import ProofError, RpcUnavailable, UpstreamBudgetExhausted
+from app.core.purpose import Purpose, for_purpose
 
-from .ports import Ledger
+from .ports import Clock, Ledger
+
+log = logging.getLogger(__name__)
+
+AGAIN_S = 5.0
+"""For so long those who read do not ask again after nobody could be asked."""
 
 LOOKED_AT = 8
 """Heights that are looked at for one whose block was not refused."""
@@ -21,7 +30,7 @@ LOOKED_AT = 8
 class Kinship(Enum):
     """What is known of it."""
 
-    UNSEEN = "no node was heard yet"
+    UNSEEN = "no node could be asked yet"
     UNKNOWN = "no block that both know"
     SAME = "the same chain"
     FOREIGN = "another chain"
@@ -51,9 +60,65 @@ async def kinship_of(ledger: Ledger, nodes: Nodes, head: int | None) -> Kinship:
             continue
         unnamed = False
         try:
-            name = await nodes.name_of(height)
+            with for_purpose(Purpose.HEAD):  # known answers depend on it: not for the units that are left for cold ones
+                name = await nodes.name_of(height)
+        except (RpcUnavailable, UpstreamBudgetExhausted):
+            return Kinship.UNSEEN
         except ProofError:
             return Kinship.UNKNOWN
         if name is not None:
             return Kinship.SAME if name.block_hash == noted else Kinship.FOREIGN
     return Kinship.SAME if unnamed else Kinship.UNKNOWN  # heights that were refused pin nothing
+
+
+class Kin:
+    """What is known of a ledger's kinship. Owned by whoever keeps the ledger."""
+
+    def __init__(
+        self,
+        chain: str,
+        ledger: Ledger,
+        nodes: Nodes,
+        clock: Clock,
+        head: Callable[[], int | None],
+        on_foreign: Callable[[], None],
+    ) -> None:
+        """`head` is the newest height that nodes were heard to have; `on_foreign` hears once that this is another chain."""
+        self._chain = chain
+        self._ledger = ledger
+        self._nodes = nodes
+        self._clock = clock
+        self._head = head
+        self._on_foreign = on_foreign
+        self._finding = asyncio.Lock()
+        self._again_at: float | None = None
+        self.kinship = Kinship.UNSEEN
+
+    def __repr__(self) -> str:
+        return f"<Kin {self._chain} {self.kinship.value}>"
+
+    async def found(self) -> Kinship:
+        """What is known of it, found out where that is nothing yet. Raises `StoreUnavailable`."""
+        if self.kinship in (Kinship.UNSEEN, Kinship.UNKNOWN):
+            head = self._head()
+            self.kinship = await kinship_of(self._ledger, self._nodes, head)
+            if self.kinship is Kinship.UNSEEN and head is not None:
+                self._again_at = self._clock.now() + AGAIN_S
+            if self.kinship is Kinship.FOREIGN:
+                log.error(
+                    "the ledger remembers another chain under this key: nothing of it is used",
+                    extra={"chain": self._chain},
+                )
+                self._on_foreign()
+        return self.kinship
+
+    async def believed(self, within_s: float) -> bool:
+        """Whether the ledger is to be believed: that of this chain, and any for as long as nobody can be asked. Found out first
+        where somebody can. Raises `StoreUnavailable`."""
+        if self.kinship is Kinship.UNSEEN and self._head() is not None and self._clock.now() >= (self._again_at or 0.0):
+            try:
+                async with asyncio.timeout(within_s), self._finding:
+                    await self.found()
+            except TimeoutError:  # nobody knows: as it was the last time
+                return self._again_at is not None
+        return self.kinship in (Kinship.UNSEEN, Kinship.SAME)

@@ -8,10 +8,12 @@ import pytest
 
 from app.anchors.self_attested import SelfAttested
 from app.chain.continuing import Continuity
+from app.chain.keeping import READ_LIMIT_S
 from app.chain.kinship import Kinship
 from app.core.blocks import Noted
-from app.core.errors import RpcUnavailable
+from app.core.errors import ProofError, RpcUnavailable, UpstreamBudgetExhausted
 from app.core.provable_block import ProvableBlock
+from app.core.purpose import Purpose
 from tests.chain.kept import KeptBlocks, KeptLedger
 from tests.chain.recorded_chain import BUSY, LAST, RecordedChain, branch, hash_of, sepolia, tx_hashes
 
@@ -231,7 +233,7 @@ async def test_roots_that_lead_to_another_digest_are_not_believed_twice() -> Non
 async def test_a_wrong_root_beside_one_that_is_missing_is_not_believed_twice_either() -> None:
     recorded, right = await _anchored()
     recorded.chain.roots.note(BUSY, b"\x11" * 32)
-    recorded.chain.roots.forget([BUSY + 1])
+    recorded.chain.roots.forget([BUSY - 1])
     assert await recorded.chain.continuity(BUSY, BUSY) == right
 
 
@@ -302,6 +304,40 @@ async def test_a_ledger_that_shares_no_height_with_the_nodes_yet_waits() -> None
     await keeping.flush()
     assert keeping.kinship is Kinship.SAME
     assert await keeping.hash_at(BUSY) == HASH
+
+
+@pytest.mark.parametrize("error", [RpcUnavailable("down"), UpstreamBudgetExhausted("spent")])
+async def test_a_ledger_is_believed_while_nobody_can_be_asked_whose_it_is(error: ProofError) -> None:
+    site = Site()
+    await site.after()
+    recorded = site.chain()
+    await recorded.chain.restore()
+    await recorded.see(LAST, finalized=LAST)
+    for call in ("fetch", "name_of", "position"):
+        recorded.upstream.fail(call, error, times=None)
+    keeping = recorded.chain.keeping
+    assert keeping is not None
+    await keeping.flush()
+    assert (await recorded.at(BUSY)).block_hash == HASH
+    assert (await by_tx(recorded)).block_hash == HASH
+    assert keeping.kinship is Kinship.UNSEEN
+    assert {each.purpose for each in recorded.upstream.errands["name_of"]} == {Purpose.HEAD}
+    asked = recorded.upstream.hits["name_of"]
+    assert await keeping.hash_at(BUSY) == HASH
+    assert recorded.upstream.hits["name_of"] == asked, "nobody is asked again at once"
+    recorded.upstream.hold("name_of")
+    recorded.clock.move(60)
+    reading = asyncio.create_task(keeping.hash_at(BUSY))
+    await recorded.clock.advance(READ_LIMIT_S)
+    assert await reading == HASH, "nor is anybody waited for"
+    recorded.upstream.unhold()
+    noted = site.ledger.calls["note"]
+    keeping.noted(Noted(BUSY - 1, hash_of(sepolia(BUSY - 1))))
+    await keeping.flush()
+    assert site.ledger.calls["note"] == noted, "nothing is written meanwhile"
+    recorded.upstream.heal()
+    await keeping.flush()
+    assert keeping.kinship is Kinship.SAME
 
 
 async def test_a_kept_block_of_another_chain_id_is_not_served() -> None:
@@ -400,7 +436,7 @@ async def test_what_is_being_noted_when_the_process_ends_is_noted_in_the_end(cal
     await recorded.at(BUSY)
     keeping = recorded.chain.keeping
     assert keeping is not None
-    keeping.kinship = Kinship.UNSEEN
+    keeping._kin.kinship = Kinship.UNSEEN
     writing = site.ledger.hold(call)
     running = asyncio.create_task(keeping.run())
     await writing.reached()
