@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.metrics import Counter, Metrics
+from app.metrics import Growing, Metrics
 
 from .creditcoin import Creditcoin
 
@@ -14,18 +14,12 @@ class AnchorFigures:
         self._chain = chain
         self._anchors = anchors
         self._metrics = metrics
-        self._published: dict[tuple[object, ...], int] = {}
+        self._growing = Growing()
 
     def publish(self) -> None:
         """Brings the metrics up to date."""
         metrics, anchors = self._metrics, self._anchors
         metrics.anchor_age_seconds.labels(self._chain).set(anchors.age_s)
         for result, count in anchors.polls.items():
-            self._grow(metrics.anchor_polls_total, (self._chain, result), count)
-        self._grow(metrics.anchor_reverts_total, (self._chain,), anchors.reverts)
-
-    def _grow(self, counter: Counter, labels: tuple[str, ...], count: int) -> None:
-        grown = count - self._published.get((counter, labels), 0)
-        if grown > 0:
-            counter.labels(*labels).inc(grown)
-            self._published[counter, labels] = count
+            self._growing.tell(metrics.anchor_polls_total, (self._chain, result), count)
+        self._growing.tell(metrics.anchor_reverts_total, (self._chain,), anchors.reverts)

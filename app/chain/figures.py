@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from app.core.budget import Priority
-from app.metrics import Counter, Metrics
+from app.metrics import Counter, Growing, Metrics
 
 if TYPE_CHECKING:
     from .chain import Chain
@@ -19,7 +19,7 @@ class Figures:
     def __init__(self, chain: Chain, metrics: Metrics) -> None:
         self._chain = chain
         self._metrics = metrics
-        self._published: dict[tuple[object, ...], int] = {}
+        self._growing = Growing()
 
     def publish(self) -> None:
         """Brings the metrics up to date."""
@@ -34,9 +34,9 @@ class Figures:
             metrics.fill_running.labels(name, priority.value).set(budget.running(priority))
             metrics.fill_waiting.labels(name, priority.value).set(budget.waiting(priority))
         flights = chain.filling.flights
-        self._grow(metrics.singleflight_joins_total, (name,), flights.joins)
-        self._grow(metrics.singleflight_handover_total, (name,), flights.handovers)
-        self._grow(metrics.singleflight_memo_hits_total, (name,), flights.memo_hits)
+        self._growing.tell(metrics.singleflight_joins_total, (name,), flights.joins)
+        self._growing.tell(metrics.singleflight_handover_total, (name,), flights.handovers)
+        self._growing.tell(metrics.singleflight_memo_hits_total, (name,), flights.memo_hits)
         if chain.backfill is not None:
             metrics.backfill_remaining_blocks.labels(name).set(chain.backfill.remaining)
             if chain.backfill.lowest is not None:
@@ -54,21 +54,14 @@ class Figures:
         if keeping is not None:
             metrics.ledger_up.labels(name).set(keeping.ledger_up)
             metrics.ledger_waiting_blocks.labels(name).set(keeping.waiting)
-            self._grow(metrics.ledger_dropped_total, (name,), keeping.dropped)
+            self._growing.tell(metrics.ledger_dropped_total, (name,), keeping.dropped)
         if sharing is not None:
-            self._grow(metrics.shared_fill_waits_total, (name,), sharing.waits)
-            self._grow(metrics.shared_fills_received_total, (name,), sharing.received)
+            self._growing.tell(metrics.shared_fill_waits_total, (name,), sharing.waits)
+            self._growing.tell(metrics.shared_fills_received_total, (name,), sharing.received)
         if shared_head is not None:
             counts = {"made": shared_head.polled, "received": shared_head.received}
             self._carry(metrics.shared_head_polls_total, name, counts)
 
     def _carry(self, counter: Counter, chain: str, counts: Mapping[str, int]) -> None:
         for label, count in counts.items():
-            self._grow(counter, (chain, label), count)
-
-    def _grow(self, counter: Counter, labels: tuple[str, ...], count: int) -> None:
-        key = (counter, labels)
-        grown = count - self._published.get(key, 0)
-        if grown > 0:
-            counter.labels(*labels).inc(grown)
-            self._published[key] = count
+            self._growing.tell(counter, (chain, label), count)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from app.core.errors import ContentInvalid
-from app.core.hexadecimal import from_hex, from_hex_exact, parse_quantity
+from app.core.hexadecimal import from_hex, from_hex_exact
 from app.core.keccak import keccak
 from app.core.rlp import (
     RlpError,
@@ -24,6 +24,7 @@ from app.core.rlp import (
 )
 from app.core.rpc_json import RpcLog, RpcReceipt
 from app.core.rpc_transaction import given, transaction_type
+from app.core.transaction_fields import uint
 
 DEPOSIT, CELO_DYNAMIC_FEE = 0x7E, 0x7B
 
@@ -72,14 +73,14 @@ def decode_receipt(rpc: RpcReceipt, tx_type: int | None) -> Receipt:
             type=type_,
             status=status,
             post_state=post_state,
-            cumulative_gas_used=_uint(rpc.cumulative_gas_used, 64),
+            cumulative_gas_used=uint(rpc.cumulative_gas_used, 64),
             logs_bloom=from_hex_exact(rpc.logs_bloom or "", 256) if given(rpc.logs_bloom) else bloom(logs),
             logs=logs,
-            deposit_nonce=None if rpc.deposit_nonce is None else _uint(rpc.deposit_nonce, 64),
+            deposit_nonce=None if rpc.deposit_nonce is None else uint(rpc.deposit_nonce, 64),
             deposit_receipt_version=(
-                None if rpc.deposit_receipt_version is None else _uint(rpc.deposit_receipt_version, 64)
+                None if rpc.deposit_receipt_version is None else uint(rpc.deposit_receipt_version, 64)
             ),
-            base_fee=None if rpc.base_fee is None else _uint(rpc.base_fee, 256),
+            base_fee=None if rpc.base_fee is None else uint(rpc.base_fee, 256),
             transaction_hash=rpc.transaction_hash,
             block_hash=rpc.block_hash,
             transaction_index=rpc.transaction_index,
@@ -238,16 +239,9 @@ def _log(rpc: RpcLog) -> Log:
     return Log(from_hex_exact(rpc.address, 20), topics, from_hex(rpc.data or ""))
 
 
-def _uint(value: str | int | bool | None, bits: int) -> int:
-    number = parse_quantity(value)
-    if number >> bits:
-        raise ValueError(f"a quantity of more than {bits} bits")
-    return number
-
-
 def _outcomes(rpc: RpcReceipt) -> tuple[int | None, bytes | None]:
     """Status and post-state. Beside a status, nodes also write a root that is null, `0x` or an empty string."""
-    status = None if rpc.status is None else _uint(rpc.status, 256)
+    status = None if rpc.status is None else uint(rpc.status, 256)
     post_state = from_hex_exact(rpc.root or "", 32) if given(rpc.root) else None
     if status is None and post_state is None:
         raise ValueError("neither a status nor a post-state root")

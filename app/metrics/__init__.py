@@ -18,6 +18,7 @@ from __future__ import annotations
 from prometheus_client import Counter, Histogram
 
 from app.metrics.collectors import Metrics
+from app.metrics.growing import Growing
 from app.metrics.labels import NO_CHAIN, OUTCOMES
 
-__all__ = ["NO_CHAIN", "OUTCOMES", "Counter", "Histogram", "Metrics"]
+__all__ = ["NO_CHAIN", "OUTCOMES", "Counter", "Growing", "Histogram", "Metrics"]

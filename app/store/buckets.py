@@ -9,11 +9,7 @@ A row is forgotten only when its bucket would be full again, which is what no ro
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.core.bucket import Rate, Taken
 from app.store.database import Database
@@ -90,27 +86,17 @@ class SharedBuckets:
     async def take(self, consumer: str, want: int) -> Taken:
         """As many of `want` tokens as the bucket of `consumer` has: taken when this returns, for whoever asked."""
         asked = {"consumer": consumer, "want": want, "burst": self._rate.burst, "rate": self._rate.per_second}
-        async with self._at_once() as link:
+        async with self._database.at_once() as link:
             granted, tokens = (await link.execute(self._take, asked)).one()
         return Taken(int(granted), float(tokens))
 
     async def purge(self) -> int:
         """Forgets some of the buckets that are full again; returns how many. A bucket that is never refilled never is."""
         asked = {"burst": self._rate.burst, "rate": self._rate.per_second, "most": PURGED_AT_ONCE}
-        async with self._at_once() as link:
+        async with self._database.at_once() as link:
             return int((await link.execute(self._purge, asked)).rowcount)
 
     async def ping(self) -> None:
         """Returns when the database has answered."""
         async with self._database.reading() as link:
             await link.execute(text("SELECT 1"))
-
-    @asynccontextmanager
-    async def _at_once(self) -> AsyncIterator[AsyncConnection]:
-        """For one statement, which is a transaction by itself."""
-        if self._database.is_sqlite:
-            async with self._database.writing() as link:
-                yield link
-        else:
-            async with self._database.reading() as link:
-                yield await link.execution_options(isolation_level="AUTOCOMMIT")

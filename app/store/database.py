@@ -113,6 +113,16 @@ class Database:
             await link.commit()
 
     @asynccontextmanager
+    async def at_once(self) -> AsyncIterator[AsyncConnection]:
+        """For statements that are transactions by themselves."""
+        if self.is_sqlite:
+            async with self.writing() as link:
+                yield link
+        else:
+            async with self.reading() as link:
+                yield await link.execution_options(isolation_level="AUTOCOMMIT")
+
+    @asynccontextmanager
     async def exclusive(self) -> AsyncIterator[AsyncConnection]:
         """A transaction on a connection of its own that no other process has at the same time: for changing the tables.
         The lock belongs to the transaction and ends with it, whatever ends that."""

@@ -7,11 +7,8 @@ by whoever takes a lease then.
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.core.leases import Lease
 from app.store.database import Database
@@ -74,7 +71,7 @@ class SqlLeases:
         """As the port says."""
         asked = {"name": name, "holder": self._holder, "seconds": for_s}
         self._takes += 1
-        async with self._at_once() as link:
+        async with self._database.at_once() as link:
             lease = self._lease(*(await link.execute(self._take, asked)).one())
             if self._takes % PURGE_EVERY == 0:
                 await link.execute(self._purge, {"late": FORGOTTEN_AFTER_S, "most": PURGED_AT_ONCE})
@@ -89,23 +86,13 @@ class SqlLeases:
     async def leave(self, name: str, note: bytes, for_s: float) -> None:
         """As the port says."""
         asked = {"name": name, "holder": self._holder, "note": note, "seconds": for_s}
-        async with self._at_once() as link:
+        async with self._database.at_once() as link:
             await link.execute(self._leave, asked)
 
     async def release(self, name: str) -> None:
         """As the port says."""
-        async with self._at_once() as link:
+        async with self._database.at_once() as link:
             await link.execute(self._release, {"name": name, "holder": self._holder})
 
     def _lease(self, holder: str, left_s: float, note: bytes | None) -> Lease:
         return Lease(holder == self._holder and note is None, max(0.0, float(left_s)), note)
-
-    @asynccontextmanager
-    async def _at_once(self) -> AsyncIterator[AsyncConnection]:
-        """For statements that are transactions by themselves."""
-        if self._database.is_sqlite:
-            async with self._database.writing() as link:
-                yield link
-        else:
-            async with self._database.reading() as link:
-                yield await link.execution_options(isolation_level="AUTOCOMMIT")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.core.purpose import Purpose
 from app.core.routing import RouteKind
-from app.metrics import Counter, Metrics
+from app.metrics import Growing, Metrics
 
 from .failover import Failover
 from .listing import lag_of
@@ -17,7 +17,7 @@ class UpstreamFigures:
         self._chain = chain
         self._upstream = upstream
         self._metrics = metrics
-        self._published: dict[tuple[object, ...], float] = {}
+        self._growing = Growing()
 
     def publish(self) -> None:
         """Brings the metrics up to date."""
@@ -34,19 +34,12 @@ class UpstreamFigures:
             metrics.upstream_budget_used_ratio.labels(*labels).set(node.purse.spent_share)
             if node.subscription is not None:
                 metrics.upstream_subscription_live.labels(*labels).set(node.announces(now))
-                self._grow(metrics.upstream_announcements_total, labels, node.subscription.announcements)
-                self._grow(metrics.upstream_connections_total, labels, node.subscription.line.connections)
+                self._growing.tell(metrics.upstream_announcements_total, labels, node.subscription.announcements)
+                self._growing.tell(metrics.upstream_connections_total, labels, node.subscription.line.connections)
             for purpose in Purpose:
-                self._grow(metrics.upstream_units_total, (*labels, purpose.value), node.purse.spent[purpose])
+                self._growing.tell(metrics.upstream_units_total, (*labels, purpose.value), node.purse.spent[purpose])
         for kind in RouteKind:
-            self._grow(metrics.upstream_route_total, (self._chain, kind.value), crew.routes[kind])
-        self._grow(metrics.retry_budget_exhausted_total, (self._chain,), crew.budget.refused)
+            self._growing.tell(metrics.upstream_route_total, (self._chain, kind.value), crew.routes[kind])
+        self._growing.tell(metrics.retry_budget_exhausted_total, (self._chain,), crew.budget.refused)
         for result, count in self._upstream.hedging.outcomes.items():
-            self._grow(metrics.hedges_total, (self._chain, result), count)
-
-    def _grow(self, counter: Counter, labels: tuple[str, ...], count: float) -> None:
-        key = (counter, labels)
-        grown = count - self._published.get(key, 0)
-        if grown > 0:
-            counter.labels(*labels).inc(grown)
-            self._published[key] = count
+            self._growing.tell(metrics.hedges_total, (self._chain, result), count)
