@@ -19,7 +19,7 @@ import re
 import socket
 import struct
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -419,8 +419,3 @@ def closed_port() -> Iterator[int]:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         yield holder.getsockname()[1]
-
-
-def in_batches(items: Iterable[Json]) -> list[Json]:
-    """A batch's answers in reverse: for `batch_order`."""
-    return list(items)[::-1]

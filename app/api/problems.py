@@ -81,7 +81,6 @@ _PROBLEMS: dict[type[ProofError], Problem] = {
 }
 
 PROBLEMS: dict[str, Problem] = {kind.code: problem for kind, problem in _PROBLEMS.items()}
-RETRIABLE: frozenset[str] = frozenset(kind.code for kind in _PROBLEMS if kind.retriable)
 
 _BY_STATUS: dict[int, type[ProofError]] = {
     400: errors.InvalidParameter,

@@ -78,7 +78,6 @@ class Fill:
         self.stage = Stage.QUEUED
         self.started_at: float | None = None
         self.deadline: float | None = None
-        self.memo_s: float | None = None
         self.valid = True
         self.given_up_late = False
         """Whether the last who waited for it left because its time was over, and not of its own accord."""
@@ -134,10 +133,3 @@ class Fill:
         for errand in self._joined:
             callback(errand)
         self._joined.clear()
-
-    def conclude(self, memo_s: float) -> None:
-        """The error this fill is about to raise is conclusive: told to everybody at once, remembered for `memo_s`.
-
-        For errors about the block that need remembering for longer, or inside the reorg window for less, than by default.
-        """
-        self.memo_s = memo_s

@@ -302,8 +302,6 @@ class Flights(Generic[K, V]):
             self.overtaken += 0 if handle.valid else 1
             if first:
                 self._hand_over(run, error)
-        elif handle.memo_s is not None:
-            self._memos.keep(run.key, error, now, handle.memo_s)
         elif verdict is Verdict.PERMANENT:
             self._memos.keep(run.key, error, now, self._permanent_memo_s)
         elif verdict is not Verdict.ANSWER:

@@ -78,7 +78,6 @@ REJECTED_INPUTS = (
     "not_finalized",
     "before_genesis",
 )
-CACHE_STATES = ("hit", "miss", "joined")
 FILL_CLASSES = ("request", "backfill")
 FILL_RESULTS = ("ok", "refused", "unavailable", "invalid", "timeout", "cancelled", "error")
 CACHE_RESULTS = ("hit", "miss", "empty", "negative")

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bench.running import prober
-from bench.timing import percentile
 
 from .load import Tally
 from .site import COLD, NEWEST, TRANSACTIONS, Site, latencies_of, receipts_of, serving, tally_of
@@ -30,11 +29,6 @@ class Hung:
     cold: Tally
     health: list[float]
     livez: list[float]
-
-    @property
-    def warm_p99_s(self) -> float:
-        """Of known answers."""
-        return percentile(self.warm.served, 0.99)
 
     @property
     def all_served(self) -> bool:

@@ -458,22 +458,6 @@ async def test_what_is_true_of_the_block_is_told_at_once_and_remembered_for_a_mi
     assert await source.get(flights) == ("k", 2)
 
 
-async def test_a_fill_may_say_for_how_long_its_error_holds(flights: Fly, clock: ManualClock) -> None:
-    fills = 0
-
-    async def fill(fill: Fill) -> None:
-        nonlocal fills
-        fills += 1
-        fill.conclude(memo_s=5.0)
-        raise errors.InconsistentSource("the receipts root is unmet everywhere")
-
-    for step_s in (0.0, 4.0, 1.0):
-        clock.move(step_s)
-        with pytest.raises(errors.InconsistentSource):
-            await flights.get("k", fill)
-    assert fills == 2
-
-
 @pytest.mark.parametrize(
     "error", [errors.BlockNotOnSourceChain("no such block"), errors.ChainOverloaded("full"), errors.TxNotMined("yet")]
 )
