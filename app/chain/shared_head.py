@@ -41,6 +41,7 @@ class SharedHead:
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._chain_key = rules.key
+        self._chain_id = rules.chain_id
         self._upstream = upstream
         self._leases = leases
         self._interval_s = rules.head_interval_s
@@ -59,7 +60,10 @@ class SharedHead:
 
     async def sightings(self, tag: str) -> tuple[Sighting, ...]:
         """As the upstream's, or as another process saw it a moment ago."""
-        name = f"head:{self._chain_key}:{tag}"
+        chain_id = self._upstream.known_chain_id if self._chain_id is None else self._chain_id
+        if chain_id is None:
+            return await self._upstream.sightings(tag)
+        name = f"head:{self._chain_key}:{chain_id}:{tag}"  # others may have another chain under this key
         try:
             for look_s in (*LOOKS_S, None):
                 lease = await self._leases.take(name, POLL_S)

@@ -13,7 +13,7 @@ from app.core.errors import RpcUnavailable
 from app.store.database import Database, open_database
 from app.store.leases import SqlLeases
 from app.store.migrating import make_ready
-from tests.chain.recorded_chain import LAST, RecordedChain, name_of, sepolia
+from tests.chain.recorded_chain import LAST, SEPOLIA, RecordedChain, name_of, sepolia
 
 
 @pytest.fixture
@@ -73,10 +73,26 @@ async def test_a_poll_that_fails_is_made_by_the_next(database: Database) -> None
 
 async def test_a_poll_that_takes_long_is_waited_for_and_then_made(database: Database) -> None:
     first, second = Replica(database, "a"), Replica(database, "b")
-    await SqlLeases(database, "a").take("head:7:latest", 100)
+    await SqlLeases(database, "a").take(f"head:7:{SEPOLIA}:latest", 100)
     assert (await second.head.sightings("latest"))[0].block is not None
     assert len(second.pauses) == 5
     assert (first.polls, second.polls) == (0, 1)
+
+
+async def test_what_another_chain_under_this_key_shows_is_not_ours(database: Database) -> None:
+    first, second = Replica(database, "a"), Replica(database, "b")
+    first.recorded.upstream.known_chain_id = 5
+    await first.head.sightings("latest")
+    await second.head.sightings("latest")
+    assert (first.polls, second.polls) == (1, 1)
+
+
+async def test_until_it_is_known_which_chain_it_is_nothing_is_shared(database: Database) -> None:
+    first, second = Replica(database, "a"), Replica(database, "b")
+    for replica in (first, second):
+        replica.recorded.upstream.known_chain_id = None
+        await replica.head.sightings("latest")
+    assert (first.polls, second.polls) == (1, 1)
 
 
 async def test_without_a_database_everybody_polls(database: Database) -> None:
