@@ -48,8 +48,6 @@ def verdict(body: bytes, trust: Trust) -> tuple[Diagnosis, str]:
 
 def _said(statement: Statement, diagnosis: Diagnosis, trust: Trust) -> str:
     said = statement.said
-    if statement.kind == "trie":
-        return diagnosis.message
     if statement.kind == "native":
         known = (
             "the block you named"
@@ -59,13 +57,12 @@ def _said(statement: Statement, diagnosis: Diagnosis, trust: Trust) -> str:
         return (
             f"{said['kind']} {said['transactionIndex']} is in block {said['blockNumber']} {said['blockHash']} ({known})"
         )
+    if statement.kind != "split":
+        return diagnosis.message  # by position: no leaf is bound to the hash beside it
     assert trust.anchor is not None, "a usc proof needs an anchor"
-    under = f"under the anchor at {trust.anchor[0]}"
-    if statement.kind == "usc":
-        return f"transaction {said.get('txHash', said['txIndex'])} of block {said['headerNumber']} is {under}"
-    batches = said.get("batches", [said])
-    count = sum(len(by_index) for batch in batches for by_index in batch["merkleProofs"].values())
-    return f"{count} transactions of the blocks {said['fromHeader']} to {said['toHeader']} are {under}"
+    count = sum(len(by_index) for batch in said["batches"] for by_index in batch["merkleProofs"].values())
+    blocks = f"the blocks {said['fromHeader']} to {said['toHeader']}"
+    return f"{count} transactions of {blocks} are under the anchor at {trust.anchor[0]}"
 
 
 def tell(body: bytes, name: str, trust: Trust) -> bool:
