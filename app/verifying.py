@@ -54,9 +54,10 @@ def _said(statement: Statement, diagnosis: Diagnosis, trust: Trust) -> str:
             if trust.block_hash is not None
             else "whether that block is canonical is yours to know"
         )
-        return (
-            f"{said['kind']} {said['transactionIndex']} is in block {said['blockNumber']} {said['blockHash']} ({known})"
-        )
+        what = f"{said['kind']} {said['transactionIndex']}"
+        if said["kind"] == "log":
+            what = f"log {said['log']['indexInReceipt']} of receipt {said['transactionIndex']}"
+        return f"{what} is in block {said['blockNumber']} {said['blockHash']} ({known})"
     if statement.kind != "split":
         return diagnosis.message  # by position: no leaf is bound to the hash beside it
     assert trust.anchor is not None, "a usc proof needs an anchor"

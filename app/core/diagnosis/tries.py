@@ -96,7 +96,8 @@ def native_verdict(statement: Statement) -> Diagnosis:
         )
     if kind == "log" or "log" in proof:
         _require_log(proof, leaf)
-    return Diagnosis("Valid", f"{kind} {index} stands in block {proof['blockNumber']}, if the block hash does", True)
+    what = f"log {proof['log']['indexInReceipt']} of receipt {index}" if kind == "log" else f"{kind} {index}"
+    return Diagnosis("Valid", f"{what} stands in block {proof['blockNumber']}, if the block hash does", True)
 
 
 def _require_header(proof: dict[str, Any]) -> None:
