@@ -141,7 +141,7 @@ class Keyring:
         ask within a second, and waits for it a second at most."""
         if id_in(key) is None:
             return None
-        if self._clock() - self._looked_at >= LOOK_AGAIN_S:
+        if not self.known or self._clock() - self._looked_at >= LOOK_AGAIN_S:  # the first look may be under way
             try:
                 async with asyncio.timeout(LOOK_AGAIN_S), self._looking:
                     if self._clock() - self._looked_at >= LOOK_AGAIN_S:

@@ -76,9 +76,12 @@ class CountedTable:
         self._table = table
         self.asked = 0
         self.lost = False
+        self.open = asyncio.Event()
+        self.open.set()
 
     async def state(self) -> tuple[int, int]:
         self.asked += 1
+        await self.open.wait()
         if self.lost:
             raise StoreUnavailable("lost")
         return await self._table.state()
@@ -149,6 +152,19 @@ async def test_a_new_key_is_looked_for_and_a_thousand_unknown_ones_once_a_second
     assert ring.table.asked == 1
     assert await ring.keys.looked_up(key) == key_id
     assert ring.table.asked == 2
+
+
+async def test_who_comes_during_the_first_look_waits_for_it(table: KeyTable) -> None:
+    key_id, key = await table.create("a partner")
+    ring = Ring(table)
+    ring.table.open.clear()
+    async with kept(ring.keys):
+        await until(lambda: ring.table.asked == 1)
+        early = [asyncio.create_task(ring.keys.looked_up(key)) for _ in range(5)]
+        await asyncio.sleep(0)
+        ring.table.open.set()
+        assert await asyncio.gather(*early) == [key_id] * 5
+    assert ring.table.asked == 1
 
 
 async def test_without_a_database_the_keys_known_last_count_on(table: KeyTable) -> None:
