@@ -20,7 +20,7 @@ from app.metrics import Metrics
 from app.settings import ConsumerSettings, Settings
 from app.store.buckets import SharedBuckets
 from app.store.database import Database, DatabaseRefused, Limits, open_database
-from app.store.keys import Keyring, KeyRow, KeyTable
+from app.store.keys import LONGEST_NAME, Keyring, KeyRow, KeyTable
 from app.store.migrating import make_ready, until_ready
 from app.store.rates import Rates
 
@@ -87,6 +87,8 @@ async def _until_ready(database: Database) -> None:
 
 async def create_key(settings: Settings, name: str) -> tuple[str, str]:
     """The id of a new key, and the key: it is shown now or never. Raises `KeysRefused`, as the others do."""
+    if not name.strip() or len(name) > LONGEST_NAME:
+        raise KeysRefused(f"the name of a key has 1 to {LONGEST_NAME} characters")
     async with _table(settings) as table:
         return await table.create(name)
 
