@@ -459,6 +459,10 @@ REFUSED = [
     (ONE_CHAIN, {"PROMETHEUS_MULTIPROC_DIR": "/tmp/x"}, "PROMETHEUS_MULTIPROC_DIR: must not be set"),
     ("a: 1\na: 2", {}, "config.yaml: a key stands twice (line 2)"),
     ("a: [1", {}, "config.yaml: is not valid YAML"),
+    ("a: " + "[" * 5000 + "]" * 5000, {}, "config.yaml: is nested too deeply"),
+    ("a: &a [*a]", {}, "config.yaml: is nested too deeply"),
+    ("a: 2001-99-99", {}, "config.yaml: holds a number or a date that is none"),
+    ("a: " + "9" * 5000, {}, "config.yaml: holds a number or a date that is none"),
     ("[chains]", {}, "config.yaml: must be a mapping of settings"),
 ]
 

@@ -13,6 +13,7 @@ from app.settings.errors import SettingsError
 from app.settings.tree import Tree
 
 _VARIABLE = re.compile(r"\$(\$)?\{([^}]*)\}?")
+_TOO_DEEP = "is nested too deeply"
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 # Keys of the reference server's file that have no meaning here. They are let pass, so that its files load unchanged.
@@ -59,11 +60,18 @@ def read_document(path: str, environ: Mapping[str, str], warn: Callable[[str], N
         where = f" (line {mark.line + 1})" if mark is not None else ""
         what = "a key stands twice" if getattr(error, "problem", "") == "a key stands twice" else "is not valid YAML"
         raise SettingsError(f"{path}: {what}{where}") from None
+    except ValueError:
+        raise SettingsError(f"{path}: holds a number or a date that is none") from None
+    except RecursionError:
+        raise SettingsError(f"{path}: {_TOO_DEEP}") from None
     if document is None:
         document = {}
     if not isinstance(document, dict):
         raise SettingsError(f"{path}: must be a mapping of settings")
-    tree = Tree(path, _substituted(document, environ, path, ""))
+    try:
+        tree = Tree(path, _substituted(document, environ, path, ""))
+    except RecursionError:  # an alias inside of what it stands for
+        raise SettingsError(f"{path}: {_TOO_DEEP}") from None
     _key_the_chains(tree)
     _drop_foreign_keys(tree, warn)
     return tree
