@@ -464,6 +464,9 @@ REFUSED = [
     ("a: 2001-99-99", {}, "config.yaml: holds a number or a date that is none"),
     ("a: " + "9" * 5000, {}, "config.yaml: holds a number or a date that is none"),
     ("[chains]", {}, "config.yaml: must be a mapping of settings"),
+    (f"chains: [{{chain_key: '{'9' * 5000}', eth_rpc_url: 'https://a'}}]", {}, ".chain_key: Unable to parse"),
+    (ONE_CHAIN, {f"COPATH_CHAINS__{'9' * 5000}__ETH_RPC_URL": "https://a"}, ".chain_key: Unable to parse"),
+    (ONE_CHAIN, {"COPATH_CORS__ALLOW_ORIGINS": "[" * 5000}, "cors.allow_origins: must be a JSON list"),
 ]
 
 

@@ -115,7 +115,7 @@ def _key_the_chains(tree: Tree) -> None:
         if key is None:
             raise SettingsError(f"{tree.source}: chains[{index}].chain_key: is missing")
         spelt = str(key).strip()
-        spelt = str(int(spelt)) if spelt.isascii() and spelt.isdigit() else spelt
+        spelt = (spelt.lstrip("0") or "0") if spelt.isascii() and spelt.isdigit() else spelt
         if spelt in chains:
             raise SettingsError(f"{tree.source}: chains[{index}].chain_key: is the key of an earlier chain too")
         chains[spelt] = chain

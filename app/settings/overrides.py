@@ -74,7 +74,7 @@ def put_text(tree: Tree, path: Path, value: object, origin: str) -> None:
     if path[:1] == ("chains",) and not (len(path) > 2 and path[1].isascii() and path[1].isdigit()):
         raise SettingsError(f"{origin}: a chain is named by its key, as in {PREFIX}CHAINS__1__ETH_RPC_URL")
     if path[:1] == ("chains",):
-        path = ("chains", str(int(path[1])), *path[2:])
+        path = ("chains", path[1].lstrip("0") or "0", *path[2:])
     if isinstance(value, str):
         value = None if value.lower() == "null" else _listed(value, path, origin) if is_list(annotation) else value
     tree.put(path, value, origin)
@@ -85,7 +85,7 @@ def _listed(text: str, path: Path, origin: str) -> Any:
         return [item.strip() for item in text.split(",")]
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise SettingsError(
             f"{origin}: {dotted(path)}: must be a JSON list, or items with commas between them"
         ) from None
