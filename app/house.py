@@ -181,11 +181,13 @@ async def open_house(settings: Settings, *, anchoring: bool = True) -> AsyncIter
         house = House(chains, builder, metrics, _build_door(settings, chains), MonotonicClock(), consumers)
         async with asyncio.TaskGroup() as group:
             settling = Settling(accounts, stores.spendings)
-            loops = [(Loop("heartbeat"), house.beat), (Loop("stores"), stores.run), (Loop("settling"), settling.run)]
+            loops = [(Loop("stores"), stores.run), (Loop("heartbeat"), house.beat), (Loop("settling"), settling.run)]
             loops += [(Loop(name), body) for name, body in consumers.loops]
             for loop, _ in loops:
                 metrics.register_task(loop.name)
-            tasks = [group.create_task(supervise(loop, body, metrics), name=loop.name) for loop, body in loops]
+            writing, *tasks = (
+                group.create_task(supervise(loop, body, metrics), name=loop.name) for loop, body in loops
+            )
             tasks += [group.create_task(chain.run(), name=f"chain:{chain.name}") for chain in chains]
             house.started = True
             try:
@@ -194,6 +196,13 @@ async def open_house(settings: Settings, *, anchoring: bool = True) -> AsyncIter
                 house.started = False
                 for task in tasks:
                     task.cancel()
+                try:
+                    await asyncio.wait(tasks)
+                    await asyncio.gather(
+                        *(chain.aclose() for chain in chains)
+                    )  # what they filled last is still written
+                finally:
+                    writing.cancel()
 
 
 @asynccontextmanager
