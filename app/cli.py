@@ -124,7 +124,7 @@ def prove(
     config: ConfigOption = None,
 ) -> None:
     """Print one proof, made and checked here and now, without a server."""
-    loaded, _ = _load(config, {"logging.level": "warning"})
+    loaded, _ = _load(config, {"logging.level": "error"})
     paths = {
         "transaction": f"/api/v1/proofs/{chain}/transactions/{tx_hash}",
         "receipt": f"/api/v1/proofs/{chain}/receipts/{tx_hash}",
