@@ -152,7 +152,9 @@ async def test_pieces_are_not_gathered() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [JSON]})
         for place in range(20):
-            await send({"type": "http.response.body", "body": random.Random(place).randbytes(50_000), "more_body": place < 19})
+            await send(
+                {"type": "http.response.body", "body": random.Random(place).randbytes(50_000), "more_body": place < 19}
+            )
             sizes.append(len(exchange.body))
 
     exchange = Exchange(Compression(app), {}, "/", headers=[(b"accept-encoding", b"gzip")])
