@@ -11,8 +11,8 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("backfill", "build", "fills", "large", "layers", "money", "serving")
-LONG = ("overload", "soak", "soak.churn", "soak.brown_out", "soak.kills")
+NAMES = ("backfill", "build", "consumers", "fills", "large", "layers", "money", "serving")
+LONG = ("overload", "soak", "soak.churn", "soak.brown_out", "soak.kills", "soak.outage")
 
 
 def main(wanted: list[str]) -> int:

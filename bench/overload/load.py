@@ -98,9 +98,11 @@ class Connection(asyncio.Protocol):
 class Load:
     """One run. Latency is from the write of a request to the last byte of its answer."""
 
-    def __init__(self, port: int, seconds: float, warm_up_s: float, paths: Iterator[str]) -> None:
+    def __init__(self, port: int, seconds: float, warm_up_s: float, paths: Iterator[str], header: str = "") -> None:
+        """`header` is one more line of each request, without its end."""
         self._port = port
         self._paths = paths
+        self._header = f"{header}\r\n".encode() if header else b""
         self._starts_at = time.perf_counter() + warm_up_s
         self._ends_at = self._starts_at + seconds
         self._idle: list[Connection] = []
@@ -154,7 +156,7 @@ class Load:
 
         self._in_flight += 1
         self._connection().ask(
-            b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n" % next(self._paths).encode(),
+            b"GET %b HTTP/1.1\r\nhost: localhost\r\n%b\r\n" % (next(self._paths).encode(), self._header),
             done,
         )
 
@@ -213,12 +215,12 @@ def main() -> None:
     parser.add_argument("--heights", type=int, nargs=2, default=(0, 1))
     parser.add_argument("--items", type=int, default=1)
     parser.add_argument("--warm-up", type=float, default=1.0)
+    parser.add_argument("--header", default="")
     chosen = parser.parse_args()
 
     async def run() -> Tally:
-        load = Load(
-            chosen.port, chosen.seconds, chosen.warm_up, paths_of(chosen.path, range(*chosen.heights), chosen.items)
-        )
+        paths = paths_of(chosen.path, range(*chosen.heights), chosen.items)
+        load = Load(chosen.port, chosen.seconds, chosen.warm_up, paths, chosen.header)
         return await (load.closed_loop(chosen.clients) if chosen.clients else load.open_loop(chosen.rate))
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

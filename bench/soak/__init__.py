@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-SCENARIOS = ("churn", "brown_out", "kills")
+SCENARIOS = ("churn", "brown_out", "kills", "outage")
 
 
 def run() -> list[tuple[str, str, str]]:
