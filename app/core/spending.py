@@ -103,6 +103,8 @@ class Account:
         "_day",
         "_elsewhere",
         "_filled_at",
+        "_grant",
+        "_granted_at",
         "_in_hand",
         "_spent",
         "cooling_until",
@@ -121,6 +123,8 @@ class Account:
         self._day = 0
         self._spent = 0.0
         self._elsewhere = 0.0
+        self._grant: float | None = None
+        self._granted_at = 0.0
         self._in_hand = 0.0 if units_per_second is None else units_per_second * BURST_S
         self._filled_at: float | None = None
 
@@ -162,6 +166,11 @@ class Account:
             self._turn_page(day * DAY_S)
             self._elsewhere = units
 
+    def grant(self, units: float | None, day: int) -> None:
+        """Of what is left of that day, so much is this process's until it hears of the others again; None: it is alone."""
+        if day == self._day:
+            self._grant, self._granted_at = units, self._spent
+
     def spent_share(self, wall_s: float) -> float:
         """The share of today's units that is spent, 0 to 1; 0 where there is no limit."""
         return 0.0 if self.units_per_day is None else self.spent(wall_s) / self.units_per_day
@@ -174,6 +183,8 @@ class Account:
     def admits(self, units: float, errand: Errand, wall_s: float) -> bool:
         """Whether so many of today's units may be spent on this errand. Spends nothing."""
         spent = self.spent(wall_s)
+        if self._grant is not None and self._spent - self._granted_at + units > self._grant:
+            return False
         return self.units_per_day is None or spent + units <= self.units_per_day * share_of(errand)
 
     def charge(self, units: float, errand: Errand, wall_s: float) -> bool:
@@ -192,7 +203,8 @@ class Account:
         day = int(wall_s // DAY_S)
         if day > self._day:  # a clock that is set back gives nothing back
             self._day = day
-            self._spent = self._elsewhere = 0.0
+            self._spent = self._elsewhere = self._granted_at = 0.0
+            self._grant = None
 
     # --- units of a second ------------------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """Replicas that are paid from the same accounts settle up: every second each tells what it spent, and hears what all did.
 
-So the limits of a day are those of all of them, but for what they spend within one second; and of the units of a second each
-takes its part. Without a database each goes on with what it heard last.
+So the limits of a day are those of all of them. Until it hears of the others again, each may spend its part of half of what is
+left: what all were granted at any moments of one second is never more than there is. Of the units of a second each takes its
+part. Without a database each goes on with what it was granted last.
 """
 
 from __future__ import annotations
@@ -92,3 +93,6 @@ class Settling:
             everybody = await self._treasury.settle(name, day, here - told.units)
             told.units = here
             account.spent_elsewhere(max(0.0, everybody - here), day)
+            alone = replicas <= 1 or account.units_per_day is None
+            left = max(0.0, (account.units_per_day or 0.0) - everybody)
+            account.grant(None if alone else left * account.part / 2, day)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
@@ -38,12 +39,31 @@ async def test_what_one_spent_another_cannot(database: Database) -> None:
     await first.settling.settle()
     await second.settling.settle()
     assert second.account.spent(NOON) == 60
-    assert not second.spend(41)
-    assert second.spend(40)
+    assert not second.spend(11), "its part of half of what is left"
+    assert second.spend(10)
     await second.settling.settle()
     await first.settling.settle()
-    assert not first.spend(1)
-    assert first.account.spent(NOON) == 100
+    assert first.account.spent(NOON) == 70
+
+
+async def test_however_they_spend_they_never_spend_more_than_there_is(database: Database) -> None:
+    chance = random.Random(7)
+    replicas = [Replica(database, f"replica-{number}") for number in range(3)]
+    for replica in (*replicas, *replicas):
+        await replica.settling.settle()
+    spent = 0.0
+    for _ in range(300):
+        replica = chance.choice(replicas)
+        if chance.random() < 0.2:
+            await replica.settling.settle()
+        units = chance.choice((0.25, 1.0, 3.0))
+        spent += units * replica.spend(units)
+        assert spent <= 100
+    for _ in range(40):
+        for replica in replicas:
+            await replica.settling.settle()
+            spent += 0.25 * replica.spend(0.25)
+    assert 95 < spent <= 100, "and nearly all of it"
 
 
 async def test_settling_twice_counts_once(database: Database) -> None:
@@ -61,8 +81,8 @@ async def test_a_restart_gives_nothing_back(database: Database) -> None:
     await first.settling.settle()
     again = Replica(database, "a2")
     await again.settling.settle()
+    assert again.account.spent(NOON) == 90
     assert not again.spend(11)
-    assert again.spend(10)
 
 
 async def test_a_new_day_is_new_for_all(database: Database) -> None:
@@ -73,10 +93,10 @@ async def test_a_new_day_is_new_for_all(database: Database) -> None:
     for replica in (first, second):
         replica.wall_s += 86_400
         await replica.settling.settle()
-    assert second.spend(80)
+    assert second.spend(25)
     await second.settling.settle()
     await first.settling.settle()
-    assert first.account.spent(first.wall_s) == 80
+    assert first.account.spent(first.wall_s) == 25
 
 
 async def test_the_units_of_a_second_are_parted_among_those_who_are_there(database: Database) -> None:
@@ -106,12 +126,12 @@ async def test_a_database_that_goes_leaves_what_was_known(database: Database) ->
     database.ready = False
     with pytest.raises(StoreUnavailable):
         await second.settling.settle()
-    assert not second.spend(41)
-    second.spend(40)
+    assert not second.spend(11)
+    assert second.spend(10)
     database.ready = True
     await second.settling.settle()
     await first.settling.settle()
-    assert first.account.spent(NOON) == 100
+    assert first.account.spent(NOON) == 70
 
 
 def test_the_name_of_an_account_tells_nothing_of_its_key() -> None:
