@@ -46,7 +46,9 @@ def _soak(fleet: Fleet, place: Path) -> Counter[int]:
     with ExitStack() as first:
         replicas = first.enter_context(fleet.replicas(REPLICAS))
         all_at_once(replicas, paths)
-        until(lambda: len([path for path in (place / "blocks").rglob("*") if path.is_file()]) >= KNOWN, "every entry")
+        until(
+            lambda: len([path for path in (place / "blocks").rglob("*") if path.is_file()]) >= len(paths), "every entry"
+        )
         time.sleep(2)  # what is noted, is by then
         with fleet.out():
             for _ in range(MINUTES):
