@@ -29,6 +29,10 @@ START_LIMIT_S = 5.0
 """How long a start waits for the database. Whoever changes its tables may take longer; they are then waited for meanwhile."""
 
 
+REFUSED_AGAIN_S = 60.0
+"""How long until a database that refused, after the start, is tried again."""
+
+
 class StoresRefused(Exception):
     """Why nothing can be kept where it should be: one clear line, without a secret."""
 
@@ -79,10 +83,14 @@ class Stores:
                 group.create_task(self._blocks.run())
 
     async def _await_database(self) -> None:
-        try:
-            await until_ready(self.database)
-        except DatabaseRefused as refused:
-            log.error("database_refused", extra={"detail": str(refused)})
+        while True:
+            try:
+                await until_ready(self.database)
+            except DatabaseRefused as refused:  # somebody may put that right meanwhile
+                log.error("database_refused", extra={"detail": str(refused)})
+                await asyncio.sleep(REFUSED_AGAIN_S)
+            else:
+                return
 
 
 @asynccontextmanager
