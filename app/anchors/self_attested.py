@@ -16,10 +16,11 @@ from collections.abc import Awaitable, Callable
 from typing import Self
 
 from app.core.anchor_rows import ATTESTATION, CHECKPOINT, GENESIS
-from app.core.continuity import Bracket, SortedMapping, choose_bracket, digest
+from app.core.continuity import digest
 from app.core.errors import ProofError
 from app.core.lasting import AnchorContradiction, StoreUnavailable
 
+from .held import HeldAnchors
 from .ports import AnchorRow, AnchorRows
 
 log = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ _AHEAD = 8
 """Roots asked for at once: enough to hide an upstream's latency, few enough to leave the chain's permits to requests."""
 
 
-class SelfAttested:
+class SelfAttested(HeldAnchors):
     """Implements the chain's `Anchors`. `advance` is called by one task alone; everything else only reads."""
 
     source = "self"
@@ -45,16 +46,13 @@ class SelfAttested:
     ) -> None:
         """Requires interval >= 1 and checkpoint_every >= 1. `genesis` None: the first finalized height that was ever seen.
         `rows` None: anchors are kept for as long as the process lives."""
-        self._chain_key = chain_key
+        super().__init__(chain_key, genesis)
         self._wanted_genesis = genesis
-        self._genesis = genesis
         self._interval = interval
         self._checkpoint_every = checkpoint_every
         self._rows = rows
         self._resumed = rows is None
         self._claimed = rows is None and genesis is not None
-        self._attestations = SortedMapping()
-        self._checkpoints = SortedMapping()
         self._newest: tuple[int, bytes] | None = None  # where the digest chain has come to
 
     @classmethod
@@ -75,23 +73,6 @@ class SelfAttested:
         return f"<SelfAttested genesis={self._genesis} attested={self.attested_height} digests up to {newest}>"
 
     @property
-    def genesis(self) -> int | None:
-        """The height the digest chain starts at; None while it is not known."""
-        return self._genesis
-
-    @property
-    def attested_height(self) -> int | None:
-        """The newest anchor of either kind; the genesis itself is one only once a block above it is anchored."""
-        newest = [height for height in (self._attestations.newest, self._checkpoints.newest) if height is not None]
-        return max(newest, default=None) if newest and max(newest) != self._genesis else None
-
-    @property
-    def checkpoint_height(self) -> int | None:
-        """The newest checkpoint above the genesis."""
-        newest = self._checkpoints.newest
-        return None if newest == self._genesis else newest
-
-    @property
     def heard(self) -> bool:
         """Whether it is known what is kept: until then nothing is known, not even that there are no anchors."""
         return self._resumed
@@ -99,19 +80,6 @@ class SelfAttested:
     def state(self) -> dict[str, object]:
         """Nothing beyond the heights."""
         return {}
-
-    def bracket(self, lo: int, hi: int) -> Bracket:
-        """The anchors around [lo, hi]; errors as `choose_bracket`."""
-        return choose_bracket(self._attestations, self._checkpoints, lo, hi, chain_key=self._chain_key)
-
-    async def find(self, lo: int, hi: int) -> Bracket:
-        """As `bracket`: there is nobody to ask."""
-        return self.bracket(lo, hi)
-
-    def holds(self, bracket: Bracket) -> bool:
-        """Whether no checkpoint has retired one of its ends."""
-        ends = ((bracket.lower, bracket.lower_digest), (bracket.upper, bracket.upper_digest))
-        return all(value in (self._attestations.get(height), self._checkpoints.get(height)) for height, value in ends)
 
     async def advance(self, finalized: int | None, root_at: Callable[[int], Awaitable[bytes]]) -> None:
         """Extends the digest chain up to `finalized`. What was reached before an error or a cancellation is kept. Raises what

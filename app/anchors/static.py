@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import Self
 
 from app.core.anchor_rows import ATTESTATION, GENESIS, KINDS
-from app.core.continuity import Bracket, SortedMapping, choose_bracket
+from app.core.continuity import SortedMapping
 from app.core.errors import RpcUnavailable
 from app.core.hexadecimal import from_hex_exact
 from app.core.lasting import StoreUnavailable
 
+from .held import HeldAnchors
 from .ports import AnchorRow, AnchorRows
 
 POLL_INTERVAL_S = 5.0
@@ -42,7 +43,7 @@ class AnchorsRefused(ValueError):
     """Anchors that cannot be used. Its text is one line that names the place and the reason."""
 
 
-class Static:
+class Static(HeldAnchors):
     """Implements the chain's `Anchors`. `advance` is called by one task alone; everything else only reads."""
 
     source = "static"
@@ -58,14 +59,11 @@ class Static:
     ) -> None:
         """`read` yields every row; None when nothing changed since it did so last. `genesis` must be that of the rows, if both
         name one. `what` is what is read, in messages."""
-        self._chain_key = chain_key
+        super().__init__(chain_key, genesis)
         self._read = read
         self._wanted_genesis = genesis
         self._what = what
         self.poll_interval_s = poll_interval_s
-        self._genesis = genesis
-        self._attestations = SortedMapping()
-        self._checkpoints = SortedMapping()
         self._fault: str | None = None
         self.heard = False
 
@@ -93,40 +91,10 @@ class Static:
     def __repr__(self) -> str:
         return f"<Static {len(self._attestations)} attestations, {len(self._checkpoints)} checkpoints>"
 
-    @property
-    def genesis(self) -> int | None:
-        """The lowest end of proofs; None while there is no anchor."""
-        return self._genesis
-
-    @property
-    def attested_height(self) -> int | None:
-        """The newest anchor of either kind above the genesis."""
-        newest = [height for height in (self._attestations.newest, self._checkpoints.newest) if height is not None]
-        return max(newest, default=None) if newest and max(newest) != self._genesis else None
-
-    @property
-    def checkpoint_height(self) -> int | None:
-        """The newest checkpoint above the genesis."""
-        newest = self._checkpoints.newest
-        return None if newest == self._genesis else newest
-
     def state(self) -> dict[str, object]:
         """`ok`, `unread` (never read yet) or `stale` (what it says now is not right), and why."""
         why = {} if self._fault is None else {"reason": self._fault}
         return {"state": "unread" if not self.heard else "ok" if self._fault is None else "stale", **why}
-
-    def bracket(self, lo: int, hi: int) -> Bracket:
-        """The anchors around [lo, hi]; errors as `choose_bracket`."""
-        return choose_bracket(self._attestations, self._checkpoints, lo, hi, chain_key=self._chain_key)
-
-    async def find(self, lo: int, hi: int) -> Bracket:
-        """As `bracket`: there is nobody to ask."""
-        return self.bracket(lo, hi)
-
-    def holds(self, bracket: Bracket) -> bool:
-        """Whether both of its ends are still among the anchors."""
-        ends = ((bracket.lower, bracket.lower_digest), (bracket.upper, bracket.upper_digest))
-        return all(value in (self._attestations.get(height), self._checkpoints.get(height)) for height, value in ends)
 
     async def advance(self, finalized: int | None, root_at: Callable[[int], Awaitable[bytes]]) -> None:
         """Reads what changed. Raises `RpcUnavailable` for what is not right now, and `StoreUnavailable`."""
@@ -158,7 +126,6 @@ class Static:
         genesis = named[0] if named else min(heights, default=None) if wanted is None else wanted
         if genesis is not None and heights and min(heights) < genesis:
             raise AnchorsRefused(f"the anchor at {min(heights)} is below the genesis, which is {genesis}")
-        # The genesis is kept with the checkpoints: nothing retires it.
         self._attestations = SortedMapping((row.height, row.digest) for row in rows if row.kind == ATTESTATION)
         self._checkpoints = SortedMapping((row.height, row.digest) for row in rows if row.kind != ATTESTATION)
         self._genesis = genesis
