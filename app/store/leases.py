@@ -38,6 +38,8 @@ _RELEASE = "DELETE FROM leases WHERE name = :name AND holder = :holder AND note 
 
 _LOOK = "SELECT holder, expires_at - {clock}, note FROM leases WHERE name = :name AND expires_at > {clock}"
 
+_COUNT = "SELECT count(*) FROM leases WHERE name LIKE :beginning AND expires_at > {clock}"
+
 _PURGE = """
 DELETE FROM leases WHERE name IN (
     SELECT name FROM leases WHERE expires_at < {clock} - :late ORDER BY expires_at LIMIT :most
@@ -55,21 +57,21 @@ class SqlLeases:
 
     def __init__(self, database: Database, holder: str | None = None) -> None:
         self._database = database
-        self._holder = secrets.token_hex(8) if holder is None else holder
+        self.holder = secrets.token_hex(8) if holder is None else holder
         clock = _CLOCK["sqlite" if database.is_sqlite else "postgresql"]
         spelled = {"clock": clock, "seconds": "CAST(:seconds AS double precision)"}
         spelled["free"] = _FREE.format(**spelled)
-        self._take, self._leave, self._release, self._look, self._purge = (
-            text(template.format(**spelled)) for template in (_TAKE, _LEAVE, _RELEASE, _LOOK, _PURGE)
+        self._take, self._leave, self._release, self._look, self._count, self._purge = (
+            text(template.format(**spelled)) for template in (_TAKE, _LEAVE, _RELEASE, _LOOK, _COUNT, _PURGE)
         )
         self._takes = 0
 
     def __repr__(self) -> str:
-        return f"<SqlLeases of {self._holder} in {self._database!r}>"
+        return f"<SqlLeases of {self.holder} in {self._database!r}>"
 
     async def take(self, name: str, for_s: float) -> Lease:
         """As the port says."""
-        asked = {"name": name, "holder": self._holder, "seconds": for_s}
+        asked = {"name": name, "holder": self.holder, "seconds": for_s}
         self._takes += 1
         async with self._database.at_once() as link:
             lease = self._lease(*(await link.execute(self._take, asked)).one())
@@ -83,16 +85,21 @@ class SqlLeases:
             row = (await link.execute(self._look, {"name": name})).one_or_none()
         return None if row is None else self._lease(*row)
 
+    async def count(self, beginning: str) -> int:
+        """How many leases whose names begin so are held, by whomever."""
+        async with self._database.reading() as link:
+            return int((await link.execute(self._count, {"beginning": f"{beginning}%"})).scalar_one())
+
     async def leave(self, name: str, note: bytes, for_s: float) -> None:
         """As the port says."""
-        asked = {"name": name, "holder": self._holder, "note": note, "seconds": for_s}
+        asked = {"name": name, "holder": self.holder, "note": note, "seconds": for_s}
         async with self._database.at_once() as link:
             await link.execute(self._leave, asked)
 
     async def release(self, name: str) -> None:
         """As the port says."""
         async with self._database.at_once() as link:
-            await link.execute(self._release, {"name": name, "holder": self._holder})
+            await link.execute(self._release, {"name": name, "holder": self.holder})
 
     def _lease(self, holder: str, left_s: float, note: bytes | None) -> Lease:
-        return Lease(holder == self._holder and note is None, max(0.0, float(left_s)), note)
+        return Lease(holder == self.holder and note is None, max(0.0, float(left_s)), note)
