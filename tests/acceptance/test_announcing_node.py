@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from tests.acceptance.judging import judge, transaction_hashes
 from tests.acceptance.server import Answer, Copath, chain, running_copath
 from tests.acceptance.waiting import until
-from tests.oracles.anvil import CHAIN_ID, Anvil, running_anvil
+from tests.oracles.anvil import CHAIN_ID, Anvil, MortalAnvil
 
 ONLY, BESIDE = 5, 6
 """Chain keys: everything over the WebSocket, or announcements alone."""
@@ -20,29 +19,9 @@ ONLY, BESIDE = 5, 6
 GET_BLOCK = "eth_getBlockByNumber"
 
 
-class Node:
-    """The node: it can be killed, and started again where it was."""
-
-    def __init__(self, folder: Path) -> None:
-        self._saved = folder / "saved.json"
-        self._life = ExitStack()
-        self.anvil: Anvil = self._life.enter_context(running_anvil())
-        self.port = int(self.anvil.url.rsplit(":", 1)[1])
-
-    def kill(self) -> None:
-        self.anvil.save(self._saved)
-        self._life.close()
-
-    def restart(self) -> None:
-        self.anvil = self._life.enter_context(running_anvil("--load-state", str(self._saved), port=self.port))
-
-    def close(self) -> None:
-        self._life.close()
-
-
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    running = Node(tmp_path)
+def node(tmp_path: Path) -> Iterator[MortalAnvil]:
+    running = MortalAnvil(tmp_path)
     try:
         yield running
     finally:
@@ -70,7 +49,9 @@ def prove_all(copath: Copath, anvil: Anvil, height: int) -> None:
                 judge(answer.body, record, kind, index, chain_key=key, chain_id=CHAIN_ID)
 
 
-def test_blocks_are_served_as_they_are_announced_and_a_node_that_comes_back_is_listened_to_again(node: Node) -> None:
+def test_blocks_are_served_as_they_are_announced_and_a_node_that_comes_back_is_listened_to_again(
+    node: MortalAnvil,
+) -> None:
     over_ws = node.anvil.url.replace("http", "ws")
     beside = {"name": "primary", "url": node.anvil.url, "ws_url": over_ws}
     both = chain(BESIDE, "beside", CHAIN_ID, node.anvil.url)
@@ -100,7 +81,7 @@ def test_blocks_are_served_as_they_are_announced_and_a_node_that_comes_back_is_l
         assert copath.metric("copath_unhandled_exceptions_total") == 0
 
 
-def test_a_quiet_node_that_announces_is_hardly_asked(node: Node) -> None:
+def test_a_quiet_node_that_announces_is_hardly_asked(node: MortalAnvil) -> None:
     over_ws = node.anvil.url.replace("http", "ws")
     told, polled = chain(ONLY, "told", CHAIN_ID, over_ws), chain(BESIDE, "polled", CHAIN_ID, node.anvil.url)
     with running_copath(told, polled) as copath:

@@ -6,7 +6,7 @@ import itertools
 import random
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from tests.acceptance.judging import Record, judge
 from tests.acceptance.server import Answer, Client, Copath, chain, running_copath
 from tests.acceptance.waiting import until
 from tests.oracles import signing
-from tests.oracles.anvil import CHAIN_ID, EMITTER_INIT, Anvil, running_anvil
+from tests.oracles.anvil import CHAIN_ID, EMITTER_INIT, Anvil, MortalAnvil, running_anvil
 from tests.oracles.signing import Account, Call
 
 KEY = 6
@@ -25,26 +25,6 @@ SHARED = 24
 """Heights that both nodes have for good."""
 
 CLIENTS = 4
-
-
-class Primary:
-    """The first node: it can be killed, and started again where it was."""
-
-    def __init__(self, folder: Path) -> None:
-        self._saved = folder / "primary.json"
-        self._life = ExitStack()
-        self.anvil: Anvil = self._life.enter_context(running_anvil())
-        self.port = int(self.anvil.url.rsplit(":", 1)[1])
-
-    def kill(self) -> None:
-        self.anvil.save(self._saved)
-        self._life.close()
-
-    def restart(self) -> None:
-        self.anvil = self._life.enter_context(running_anvil("--load-state", str(self._saved), port=self.port))
-
-    def close(self) -> None:
-        self._life.close()
 
 
 def record(anvil: Anvil, height: int) -> Record:
@@ -121,8 +101,8 @@ def upstream(copath: Copath, name: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def primary(tmp_path: Path) -> Iterator[Primary]:
-    node = Primary(tmp_path)
+def primary(tmp_path: Path) -> Iterator[MortalAnvil]:
+    node = MortalAnvil(tmp_path)
     try:
         for number in range(1, SHARED + 1):
             send(node.anvil, 100 + number)
@@ -134,7 +114,7 @@ def primary(tmp_path: Path) -> Iterator[Primary]:
 
 @pytest.mark.parametrize("scheme", ["http", "ws"])
 def test_nobody_notices_while_one_node_of_two_lags_dies_comes_back_and_is_reorged(
-    primary: Primary, tmp_path: Path, scheme: str
+    primary: MortalAnvil, tmp_path: Path, scheme: str
 ) -> None:
     primary.anvil.save(tmp_path / "shared.json")
     cache = {"merkle_backfill_enabled": False, "merkle_max_bytes": "64KiB"}  # next to nothing is answered from memory

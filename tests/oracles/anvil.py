@@ -10,7 +10,7 @@ import subprocess
 import threading
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -162,3 +162,23 @@ def running_anvil(*options: str, hardfork: str = "prague", port: int = 0) -> Ite
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+class MortalAnvil:
+    """A node that can be killed, and started again where it was: same port, same blocks."""
+
+    def __init__(self, folder: Path) -> None:
+        self._saved = folder / "anvil.json"
+        self._life = ExitStack()
+        self.anvil: Anvil = self._life.enter_context(running_anvil())
+        self.port = int(self.anvil.url.rsplit(":", 1)[1])
+
+    def kill(self) -> None:
+        self.anvil.save(self._saved)
+        self._life.close()
+
+    def restart(self) -> None:
+        self.anvil = self._life.enter_context(running_anvil("--load-state", str(self._saved), port=self.port))
+
+    def close(self) -> None:
+        self._life.close()
