@@ -16,6 +16,9 @@ import re
 from collections.abc import Iterable, Sequence
 
 IPV6_PREFIX = 64
+_MAPPED_PREFIX = 96
+"""Of `::ffff:0:0/96`, which is IPv4 in IPv6."""
+
 MOST_HOPS = 32
 """More proxies in a row than that are not ours: what they wrote is not read."""
 
@@ -33,7 +36,7 @@ class Proxies:
     """The networks whose word on where a request came from is taken."""
 
     def __init__(self, networks: Iterable[str]) -> None:
-        self._networks = tuple(ipaddress.ip_network(network) for network in networks)
+        self._networks = tuple(_network(network) for network in networks)
 
     def network_of(self, peer: str | None, forwarded: Sequence[str]) -> str:
         """The network of a client: `peer` is the other end of the connection, `forwarded` the values of `X-Forwarded-For`."""
@@ -54,6 +57,13 @@ class Proxies:
 
     def _trusts(self, address: Address) -> bool:
         return any(address.version == network.version and address in network for network in self._networks)
+
+
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    """IPv4 that is written as IPv6 is IPv4, as of addresses."""
+    network = ipaddress.ip_network(text)
+    mapped = network.network_address.ipv4_mapped if isinstance(network, ipaddress.IPv6Network) else None
+    return network if mapped is None else ipaddress.IPv4Network((mapped, network.prefixlen - _MAPPED_PREFIX))
 
 
 def _from_the_right(forwarded: Sequence[str]) -> list[str]:

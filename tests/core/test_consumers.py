@@ -52,6 +52,14 @@ def test_the_network_of_a_client(peer: str | None, forwarded: list[str], network
     assert OURS.network_of(peer, forwarded) == network
 
 
+@pytest.mark.parametrize("trusted", ["::ffff:10.0.0.0/104", "::ffff:0:0/96", "::ffff:10.0.0.1"])
+def test_proxies_that_are_written_as_ipv6_are_trusted_however_they_come(trusted: str) -> None:
+    proxies = Proxies([trusted])
+    for peer in ("10.0.0.1", "::ffff:10.0.0.1", "::FFFF:0a00:0001"):
+        assert proxies.network_of(peer, ["192.0.2.66"]) == "192.0.2.66"
+    assert proxies.network_of("2001:db8::1", ["192.0.2.66"]) == "2001:db8::/64"
+
+
 def test_all_addresses_of_an_ipv6_network_are_one_consumer() -> None:
     alike = {Proxies([]).network_of(f"2001:db8:0:7:{last:x}::{last:x}", []) for last in range(1, 50)}
     assert alike == {"2001:db8:0:7::/64"}
