@@ -18,14 +18,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from .purpose import Errand, Purpose
+from .throughput import Throughput
 
 DAY_S = 86_400.0
 
 BACKFILL_SHARE = 0.8
 ANONYMOUS_SHARE = 0.9
-
-BURST_S = 1.0
-"""So many seconds' worth of throughput may be used at once; over any time it is so much more than the rate and no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,40 +100,37 @@ class Account:
     __slots__ = (
         "_day",
         "_elsewhere",
-        "_filled_at",
         "_grant",
         "_granted_at",
-        "_in_hand",
         "_spent",
         "cooling_until",
-        "part",
+        "throughput",
         "units_per_day",
-        "units_per_second",
     )
 
     def __init__(self, units_per_second: float | None = None, units_per_day: float | None = None) -> None:
-        self.units_per_second = units_per_second
+        self.throughput = Throughput(units_per_second)
         self.units_per_day = units_per_day
         self.cooling_until: float | None = None
         """The provider asked us to slow down: nothing that is paid from here is asked for before, on `now`'s clock."""
-        self.part = 1.0
-        """Of the units of a second, what this process may use: others use the rest."""
         self._day = 0
         self._spent = 0.0
         self._elsewhere = 0.0
         self._grant: float | None = None
         self._granted_at = 0.0
-        self._in_hand = 0.0 if units_per_second is None else units_per_second * BURST_S
-        self._filled_at: float | None = None
 
     def __repr__(self) -> str:
-        return f"<Account spent {self._spent:g} of {self.units_per_day} today, {self._in_hand:g} in hand>"
+        return f"<Account spent {self._spent:g} of {self.units_per_day} today, {self.throughput!r}>"
+
+    @property
+    def units_per_second(self) -> float | None:
+        """Of all processes."""
+        return self.throughput.rate
 
     def narrow(self, units_per_second: float | None, units_per_day: float | None) -> None:
         """One more upstream is paid from here: of its limits and those so far the lower ones hold."""
         if units_per_second is not None and units_per_second < (self.units_per_second or units_per_second + 1):
-            self.units_per_second = units_per_second
-            self._in_hand = units_per_second * BURST_S
+            self.throughput.rate = units_per_second
         if units_per_day is not None:
             self.units_per_day = min(units_per_day, self.units_per_day or units_per_day)
 
@@ -146,7 +141,9 @@ class Account:
 
     def cool(self, until: float) -> None:
         """The provider asked us to slow down."""
-        self.cooling_until = max(until, self.cooling_until or until)
+        if self.cooling_until is None or until > self.cooling_until:
+            self.cooling_until = until
+            self.throughput.on_need()  # others that are paid from here have to hear of it
 
     # --- units of a day ---------------------------------------------------------------------------------------------
 
@@ -214,31 +211,15 @@ class Account:
         What takes more than may be used at once waits until all of that is there, and is made up for afterwards. Backfill has its
         turn only while half of it would be left for whoever comes next.
         """
-        if self.units_per_second is None or not throughput:
-            return 0.0
-        self._fill(now)
-        rate = self.units_per_second * self.part
-        at_once = rate * BURST_S
-        kept = at_once / 2 if errand.purpose is Purpose.BACKFILL else 0.0
-        return max(0.0, (min(throughput + kept, at_once) - self._in_hand) / rate)
+        return self.throughput.turn_s(throughput, now, patient=errand.purpose is Purpose.BACKFILL)
 
     def queue(self, throughput: float, now: float) -> None:
         """A call takes its place in the line: it starts when its turn has come, or gives its place back."""
-        self._fill(now)
-        self._in_hand -= throughput
+        self.throughput.queue(throughput, now)
 
     def leave(self, throughput: float, now: float) -> None:
         """A call that took its place will not be made."""
-        self._in_hand += throughput
-        self._fill(now)
-
-    def _fill(self, now: float) -> None:
-        if self.units_per_second is None:
-            return
-        if self._filled_at is not None:
-            self._in_hand += max(0.0, now - self._filled_at) * self.units_per_second * self.part
-        self._in_hand = min(self._in_hand, self.units_per_second * self.part * BURST_S)
-        self._filled_at = now if self._filled_at is None else max(now, self._filled_at)
+        self.throughput.leave(throughput, now)
 
 
 def share_of(errand: Errand) -> float:

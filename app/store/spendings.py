@@ -1,9 +1,18 @@
-"""What all replicas spent of the units of a day, and how many of them there are, by the database's clock."""
+"""What all replicas spend of the accounts of upstreams, by the database's clock: units of a day, tokens of those of a second.
+
+Tokens are leased by one statement, which refills the row, debits it and says what it did, where no two can at once: whoever comes
+second waits for the row and then sees what the first one left. Only the database's clock counts, and never backwards, as with the
+buckets of consumers. Unlike those a row may be in debt: what was promised for later, and what was used before it was told. The
+pause that a provider asked for is in the same row: the later end counts.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sqlalchemy import text
 
+from app.core.throughput import BURST_S, Ask, Lease
 from app.store.database import Database
 from app.store.leases import SqlLeases
 
@@ -17,6 +26,51 @@ _REPLICAS = "replica:"
 
 _FORGET = "DELETE FROM spendings WHERE account = :account AND day < :day - 7"
 
+_LEASE = """
+INSERT INTO throughputs AS held (account, tokens, refilled_at, granted, cooling_until)
+SELECT CAST(:account AS VARCHAR(32)), {full} - {granted_of_full}, {clock}, {granted_of_full}, {cooling_until}
+FROM {setting} WHERE true
+ON CONFLICT (account) DO UPDATE SET
+    tokens = {refilled} - {granted},
+    refilled_at = {greatest}(held.refilled_at, excluded.refilled_at),
+    granted = {granted},
+    cooling_until = {greatest}(held.cooling_until, excluded.cooling_until)
+RETURNING granted, tokens, cooling_until - {clock}
+"""
+
+# What is wanted is given whole where it will be there in time, and of what is spare as much as is there beyond half of a burst.
+_GRANTED = """
+CASE WHEN {least}({want} + {kept}, {burst}) - {tokens} > {rate} * {patience} THEN 0.0
+ELSE {want} + {least}({spare}, {greatest}(0.0, {tokens} - {want} - {burst} / 2)) END
+"""
+
+_COOLING = "SELECT account, cooling_until - {clock} FROM throughputs WHERE cooling_until > {clock}"
+
+# A lease that a crash of the server undoes allows some units too many; waiting for its disk would delay every call that waits.
+_SETTING = {
+    "postgresql": "(SELECT set_config('synchronous_commit', 'off', true)) AS setting",
+    "sqlite": "(SELECT 1) AS setting",
+}
+
+_CLOCK = {
+    "postgresql": "CAST(extract(epoch FROM statement_timestamp()) AS double precision)",
+    "sqlite": "((julianday('now') - 2440587.5) * 86400.0)",
+}
+
+
+def _spelled(template: str, dialect: str) -> str:
+    least, greatest = ("MIN", "MAX") if dialect == "sqlite" else ("LEAST", "GREATEST")
+    names = ("rate", "burst", "want", "spare", "kept", "patience", "used", "cool")
+    words = {name: f"CAST(:{name} AS double precision)" for name in names}
+    words |= {"least": least, "greatest": greatest, "clock": _CLOCK[dialect], "setting": _SETTING[dialect]}
+    since = "{greatest}(0.0, excluded.refilled_at - held.refilled_at)".format(**words)
+    words["full"] = "({burst} - {used})".format(**words)
+    words["refilled"] = "({least}({burst}, held.tokens + {since} * {rate}) - {used})".format(since=since, **words)
+    words["granted_of_full"] = _GRANTED.format(tokens=words["full"], **words)
+    words["granted"] = _GRANTED.format(tokens=words["refilled"], **words)
+    words["cooling_until"] = "CASE WHEN {cool} > 0 THEN {clock} + {cool} ELSE 0.0 END".format(**words)
+    return template.format(**words)
+
 
 class SqlSpendings:
     """Fits the upstreams' `Treasury`, for one process."""
@@ -24,6 +78,8 @@ class SqlSpendings:
     def __init__(self, database: Database, holder: str | None = None) -> None:
         self._database = database
         self._leases = SqlLeases(database, holder)
+        dialect = "sqlite" if database.is_sqlite else "postgresql"
+        self._lease, self._cooling = (text(_spelled(template, dialect)) for template in (_LEASE, _COOLING))
 
     def __repr__(self) -> str:
         return f"<SqlSpendings through {self._leases!r}>"
@@ -41,3 +97,19 @@ class SqlSpendings:
         """As the port says."""
         await self._leases.take(f"{_REPLICAS}{self._leases.holder}", for_s)
         return await self._leases.count(_REPLICAS)
+
+    async def lease(self, account: str, rate: float, ask: Ask, cool_s: float) -> Lease:
+        """As the port says."""
+        burst = rate * BURST_S
+        asked = {"want": ask.want, "spare": ask.spare, "kept": ask.kept, "patience": ask.patience_s, "used": ask.used}
+        asked |= {"rate": rate, "burst": burst, "cool": cool_s}
+        async with self._database.at_once() as link:
+            row = (await link.execute(self._lease, {"account": account, **asked})).one()
+        granted, left, cooling_s = map(float, row)
+        missing = min(ask.want + ask.kept, burst) - (granted + left)
+        return Lease(granted, max(0.0, missing / rate) if rate else 0.0, left, max(0.0, cooling_s))
+
+    async def cooling(self) -> Mapping[str, float]:
+        """As the port says."""
+        async with self._database.reading() as link:
+            return {account: float(left_s) for account, left_s in await link.execute(self._cooling)}

@@ -10,13 +10,15 @@ import hashlib
 import ipaddress
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from urllib.parse import parse_qsl, urlsplit
 
 from app.core.deadlines import remaining_s, turn_left_s
 from app.core.purpose import Purpose, errand_in_hand
 from app.core.resting import asleep
 from app.core.spending import Account, Cost, Prices
+from app.core.throughput import Place
 
 from .allowance import MIN_USEFUL_S
 from .faults import CallFailed, Fault
@@ -137,10 +139,14 @@ class Purse:
             raise self._spent()
         patient = here.purpose is Purpose.BACKFILL
         while wait_s := account.turn_s(cost.throughput, here, self._clock()):
-            self._require_time(wait_s, patient=patient)
-            if not patient:
+            within_s = self._require_time(wait_s, patient=patient)
+            if account.throughput.leased:
+                if await self._wait_for_lease(cost, within_s, patient=patient):
+                    return None
+            elif not patient:
                 return await self._wait_in_line(cost, wait_s)
-            await self._wait(wait_s)  # not in line: whoever comes for a request goes first
+            else:
+                await self._wait(wait_s)  # not in line: whoever comes for a request goes first
         account.queue(cost.throughput, self._clock())
         return None
 
@@ -170,21 +176,48 @@ class Purse:
             self.account.leave(cost.throughput, self._clock())
             raise
 
-    async def _wait(self, wait_s: float) -> None:
-        self.waiting += 1
+    async def _wait_for_lease(self, cost: Cost, within_s: float | None, *, patient: bool) -> bool:
+        """True when the turn has come; False where it has to be looked for again: nobody leases any more."""
+        throughput, rung = self.account.throughput, asyncio.Event()
+        place = Place(cost.throughput, patient=patient, ring=rung.set)
+        throughput.join(place, self._clock())
         try:
+            with self._counted():
+                async with asleep(), asyncio.timeout(within_s):
+                    await rung.wait()
+        except TimeoutError:
+            throughput.give_back(place, self._clock())
+            raise self._busy(throughput.turn_s(cost.throughput, self._clock(), patient=patient)) from None
+        except BaseException:
+            throughput.give_back(place, self._clock())
+            raise
+        return place.came
+
+    async def _wait(self, wait_s: float) -> None:
+        with self._counted():
             async with asleep():
                 await self._pause(wait_s)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        self.waiting += 1
+        try:
+            yield
         finally:
             self.waiting -= 1
 
-    def _require_time(self, wait_s: float, *, patient: bool) -> None:
+    def _require_time(self, wait_s: float, *, patient: bool) -> float | None:
+        """Raises `CallFailed` where so long a wait would be too long; how long it may become, None: any time."""
         now = self._clock()
-        limits = [each for each in (remaining_s(now), turn_left_s(now)) if each is not None]
-        if (not patient and wait_s > LONGEST_WAIT_S) or wait_s + MIN_USEFUL_S > min(limits, default=wait_s + 1):
-            raise CallFailed(
-                Fault.RATE_LIMITED, "its units of a second are used up for the moment", retry_after_s=wait_s
-            )
+        limits = [each - MIN_USEFUL_S for each in (remaining_s(now), turn_left_s(now)) if each is not None]
+        limits += [] if patient else [LONGEST_WAIT_S]
+        within_s = min(limits, default=None)
+        if within_s is not None and wait_s > within_s:
+            raise self._busy(wait_s)
+        return within_s
+
+    def _busy(self, wait_s: float) -> CallFailed:
+        return CallFailed(Fault.RATE_LIMITED, "its units of a second are used up for the moment", retry_after_s=wait_s)
 
     def _spent(self) -> CallFailed:
         left_s = min(self.account.day_left_s(self._wall_clock()), LONGEST_RETRY_AFTER_S)

@@ -1,8 +1,9 @@
 """Replicas that are paid from the same accounts settle up: every second each tells what it spent, and hears what all did.
 
 So the limits of a day are those of all of them. Until it hears of the others again, each may spend its part of half of what is
-left: what all were granted at any moments of one second is never more than there is. Of the units of a second each takes its
-part. Without a database each goes on with what it was granted last.
+left: what all were granted at any moments of one second is never more than there is. The units of a second they lease from what
+all share, each as it needs them (`leasing`); one that is alone need not. Without a database each goes on with its part of them,
+and with what it was granted last.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from app.core.lasting import StoreUnavailable
-from app.core.spending import DAY_S
+from app.core.spending import DAY_S, Account
 
+from .leasing import Leasing, Tokens
 from .purse import Accounts
 
 log = logging.getLogger(__name__)
@@ -26,8 +28,8 @@ PRESENT_S = 10.0
 """For so long a replica that was heard of counts as one."""
 
 
-class Treasury(Protocol):
-    """What all replicas spent. Raises `StoreUnavailable`."""
+class Treasury(Tokens, Protocol):
+    """What all replicas spent, and what they share. Raises `StoreUnavailable`."""
 
     async def settle(self, account: str, day: int, units: float) -> float:
         """Adds what was spent of that day's units; what all of them spent of them."""
@@ -35,6 +37,10 @@ class Treasury(Protocol):
 
     async def present(self, for_s: float) -> int:
         """Says that this replica is there for so long; how many are."""
+        ...
+
+    async def cooling(self) -> Mapping[str, float]:
+        """The accounts that nobody is to call for, and for how long."""
         ...
 
 
@@ -45,54 +51,93 @@ class _Told:
 
 
 class Settling:
-    """Owned by the house, which runs `run`."""
+    """Owned by the house, which runs `run`. Knows the accounts that there are when it is made."""
 
     def __init__(
         self,
         accounts: Accounts,
         treasury: Treasury,
         *,
+        clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._accounts = accounts
         self._treasury = treasury
+        self._clock = clock
         self._wall_clock = wall_clock
         self._pause = pause
         self._told: dict[str, _Told] = {}
+        self._leasing = {name: Leasing(name, account, treasury, clock=clock) for name, account in accounts.named()}
         self._up = True
 
     def __repr__(self) -> str:
-        return f"<Settling {len(self._told)} accounts>"
+        return f"<Settling {len(self._leasing)} accounts>"
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            try:
-                await self.settle()
-                self._up = True
-            except StoreUnavailable:
-                if self._up:
-                    log.warning("what other replicas spend is not known for now")
-                self._up = False
-            await self._pause(EVERY_S)
+        for each in self._leasing.values():
+            each.account.throughput.empty(self._clock())
+        try:
+            async with asyncio.TaskGroup() as group:
+                for each in self._leasing.values():
+                    group.create_task(each.run(), name="leasing")
+                while True:
+                    await self._settle_if_possible()
+                    await self._pause(EVERY_S)
+        finally:
+            self._alone()
 
     async def settle(self) -> None:
-        """Once for every account with a limit. Raises `StoreUnavailable`."""
-        limited = [(name, account) for name, account in self._accounts.named() if account.limited]
-        if not limited:
-            return
-        replicas = await self._treasury.present(PRESENT_S)
-        for name, account in limited:
-            account.part = 1 / max(1, replicas)
-            wall_s = self._wall_clock()
-            day, here = int(wall_s // DAY_S), account.spent_here(wall_s)
-            told = self._told.setdefault(name, _Told(day))
-            if told.day != day:  # what was spent since the last telling, of the day before, is let go
-                told.day, told.units = day, 0.0
-            everybody = await self._treasury.settle(name, day, here - told.units)
-            told.units = here
-            account.spent_elsewhere(max(0.0, everybody - here), day)
-            alone = replicas <= 1 or account.units_per_day is None
-            left = max(0.0, (account.units_per_day or 0.0) - everybody)
-            account.grant(None if alone else left * account.part / 2, day)
+        """Once for every account. Raises `StoreUnavailable`: then this replica is on its own until the next time."""
+        try:
+            limited = any(each.account.limited for each in self._leasing.values())
+            replicas = await self._treasury.present(PRESENT_S) if limited else 1
+            for name, each in self._leasing.items():
+                if each.account.units_per_second is not None or each.has_to_tell:
+                    await self._share_a_second(each, replicas)
+                if each.account.limited:
+                    await self._share_the_day(name, each.account, replicas)
+            if self._leasing:
+                await self._hear()
+        except StoreUnavailable:
+            self._alone()
+            raise
+
+    async def _settle_if_possible(self) -> None:
+        try:
+            await self.settle()
+            self._up = True
+        except StoreUnavailable:
+            if self._up:
+                log.warning("what other replicas spend is not known for now")
+            self._up = False
+
+    async def _share_a_second(self, each: Leasing, replicas: int) -> None:
+        await each.ask()
+        part = 1 / max(1, replicas)
+        if replicas > 1:  # and the database answers in time
+            each.account.throughput.lease(part, self._clock())
+        else:
+            each.account.throughput.alone(part, self._clock())
+
+    async def _share_the_day(self, name: str, account: Account, replicas: int) -> None:
+        wall_s = self._wall_clock()
+        day, here = int(wall_s // DAY_S), account.spent_here(wall_s)
+        told = self._told.setdefault(name, _Told(day))
+        if told.day != day:  # what was spent since the last telling, of the day before, is let go
+            told.day, told.units = day, 0.0
+        everybody = await self._treasury.settle(name, day, here - told.units)
+        told.units = here
+        account.spent_elsewhere(max(0.0, everybody - here), day)
+        alone = replicas <= 1 or account.units_per_day is None
+        left = max(0.0, (account.units_per_day or 0.0) - everybody)
+        account.grant(None if alone else left / max(1, replicas) / 2, day)
+
+    async def _hear(self) -> None:
+        cooling = await self._treasury.cooling()
+        for name, each in self._leasing.items():
+            each.hear(cooling.get(name, 0.0))
+
+    def _alone(self) -> None:
+        for each in self._leasing.values():
+            each.account.throughput.alone(each.account.throughput.part, self._clock())

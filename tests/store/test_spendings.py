@@ -99,16 +99,6 @@ async def test_a_new_day_is_new_for_all(database: Database) -> None:
     assert first.account.spent(first.wall_s) == 25
 
 
-async def test_the_units_of_a_second_are_parted_among_those_who_are_there(database: Database) -> None:
-    replicas = [Replica(database, f"replica-{number}") for number in range(4)]
-    for _ in range(2):
-        for replica in replicas:
-            await replica.settling.settle()
-    assert {replica.account.part for replica in replicas} == {0.25}
-    replicas[0].account.queue(2.5, 0.0)
-    assert replicas[0].account.turn_s(2.5, ASKED, 0.0) == 1.0
-
-
 async def test_many_settle_at_once(database: Database) -> None:
     replicas = [Replica(database, f"replica-{number}") for number in range(8)]
     for replica in replicas:
