@@ -14,8 +14,8 @@ class AnchorRows(Protocol):
     """The anchors of one chain and one source, kept for longer than the process lives and shared by every process that serves
     the chain. Each call is one transaction: done or not done. Raises `StoreUnavailable`, within seconds; it never hangs."""
 
-    async def load(self) -> tuple[AnchorRow, ...]:
-        """Every row, ascending by height."""
+    async def load(self, above: int = -1) -> tuple[AnchorRow, ...]:
+        """Every row above that height, ascending."""
         ...
 
     async def claim_genesis(self, height: int) -> int:

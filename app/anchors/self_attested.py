@@ -4,8 +4,9 @@ The chain starts at its genesis with the 40-byte digest (there is no previous on
 above it, and every `checkpoint_every`-th of them is a checkpoint, which retires the attestations up to it. No chain accepts these
 anchors; they serve to develop and test against, and every listing says so.
 
-What is anchored is kept in rows before it is told of: a process that starts goes on from the last row, and several processes
-that share their rows make the same anchors, since a digest is decided by the genesis and the blocks above it alone.
+What is anchored is kept in rows before it is told of: a process that starts goes on from the last row, and of several processes
+that share their rows each takes up what the others made. Should two of them make anchors at a time, they make the same ones: a
+digest is decided by the genesis and the blocks above it alone.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class SelfAttested(HeldAnchors):
         cannot be read now, they are read before the first anchor is made."""
         anchors = cls(chain_key, genesis, interval, checkpoint_every, rows=rows)
         try:
-            await anchors._resume()
+            await anchors._take_up()
         except StoreUnavailable:
             log.warning("anchors are not read yet", extra={"chain_key": chain_key})
         return anchors
@@ -82,9 +83,10 @@ class SelfAttested(HeldAnchors):
         return {}
 
     async def advance(self, finalized: int | None, root_at: Callable[[int], Awaitable[bytes]]) -> None:
-        """Extends the digest chain up to `finalized`. What was reached before an error or a cancellation is kept. Raises what
-        `root_at` and the rows raise."""
-        await self._resume()
+        """Extends the digest chain up to `finalized`; None: takes up what other processes made since, and makes nothing. What was
+        reached before an error or a cancellation is kept. Raises what `root_at` and the rows raise."""
+        if finalized is None or not self._resumed:
+            await self._take_up()
         if finalized is None:
             return
         genesis = await self._claim(finalized)
@@ -95,14 +97,17 @@ class SelfAttested(HeldAnchors):
 
     # --- what is kept -----------------------------------------------------------------------------------------------
 
-    async def _resume(self) -> None:
-        if self._resumed or self._rows is None:
+    async def _take_up(self) -> None:
+        """The rows above those that are held: all of them, the first time."""
+        if self._rows is None:
             return
         if self._wanted_genesis is not None:
             await self._claim(self._wanted_genesis)
-        for row in await self._rows.load():
+        newest = (self._attestations.newest, self._checkpoints.newest)
+        for row in await self._rows.load(max(height for height in (*newest, -1) if height is not None)):
             self._put(row)
-            self._newest = row.height, row.digest
+            if self._newest is None or self._newest[0] < row.height:
+                self._newest = row.height, row.digest
             if row.kind == GENESIS:
                 self._genesis = row.height
         self._resumed = True

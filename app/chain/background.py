@@ -17,7 +17,7 @@ from .head import HeadTracker
 from .keeping import Keeping
 from .office import Office
 from .permits import Permits
-from .ports import Anchors, Builder, Clock
+from .ports import Anchors, Builder, Clock, Leases
 from .rules import ChainRules
 from .supervision import Loop, supervise
 
@@ -38,10 +38,15 @@ class Background:
         root_at: Callable[[int], Awaitable[bytes]],
         metrics: Metrics,
         clock: Clock,
-        office: Office | None = None,
+        leases: Leases | None = None,
     ) -> None:
         """`block_at` yields the checked canonical block of a finalized height, filled in the class BACKFILL; `root_at` its usc
-        root, and fills it only where that is not known. `office`: whoever holds it backfills for all processes."""
+        root, and fills it only where that is not known. `leases`: several processes serve this chain, and one of them backfills
+        and one makes anchors for all."""
+
+        def office(work: str) -> Office | None:
+            return None if leases is None else Office(f"{work}:{rules.key}", leases, clock)
+
         self._metrics = metrics
         self._loops: list[tuple[Loop, Purpose, Callable[[], Awaitable[None]]]] = [
             (Loop(f"head:{rules.name}"), Purpose.HEAD, head.run)
@@ -54,13 +59,16 @@ class Background:
         if anchors is None or not rules.anchoring:
             self.anchored.set()
         else:
-            self._anchoring = Anchoring(rules, anchors, head, root_at, turns, metrics, self.anchored, clock)
+            makers = (
+                office("anchors") if anchors.poll_interval_s is None else None
+            )  # what others made, each looks for itself
+            self._anchoring = Anchoring(rules, anchors, head, root_at, turns, metrics, self.anchored, clock, makers)
             self._loops.append((Loop(f"anchors:{rules.name}"), Purpose.BACKFILL, self._anchoring.run))
         self.backfill: Backfill | None = None
         if keeping is not None:
             self._loops.append((Loop(f"keeping:{rules.name}"), Purpose.BACKFILL, keeping.run))
             self.backfill = Backfill(
-                rules, head, cache, permits, keeping, anchors, builder, block_at, turns, clock, office
+                rules, head, cache, permits, keeping, anchors, builder, block_at, turns, clock, office("backfill")
             )
             self._loops.append((Loop(f"backfill:{rules.name}"), Purpose.BACKFILL, self.backfill.run))
 

@@ -33,7 +33,6 @@ from .known import Known
 from .listing import listing_of, reasons_of
 from .load import Load
 from .news import News
-from .office import Office
 from .ports import Anchors, BlockStore, Builder, Clock, Leases, Ledger, Upstream
 from .roots import Roots
 from .rules import ChainRules
@@ -156,7 +155,7 @@ class Chain:
             self._root_ahead,
             metrics,
             clock,
-            None if leases is None else Office(f"backfill:{rules.key}", leases, clock),
+            leases,
         )
         self.anchored = self._background.anchored
         self.backfill = self._background.backfill

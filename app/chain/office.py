@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
+
 from app.core.lasting import StoreUnavailable
 
 from .ports import Clock, Leases
@@ -41,6 +44,26 @@ class Office:
         except StoreUnavailable:
             self.held, self.silent = False, True
         return self.held and not before
+
+    async def during(self, work: Coroutine[None, None, None]) -> None:
+        """Does `work`, renewing the lease meanwhile; once that is not ours any more it is cancelled. Raises what it raises."""
+        task = asyncio.ensure_future(work)
+        try:
+            while self.held:
+                done, _ = await asyncio.wait({task}, timeout=max(0.0, self.due_at - self._clock.now()))
+                if done:
+                    break
+                await self.entered()
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+        if self.held or not task.cancelled():
+            task.result()
+
+    async def rest(self) -> None:
+        """Somebody else may do it, and is let try first."""
+        await self.leave()
+        self.due_at = self._clock.now() + LEASE_S
 
     async def leave(self) -> None:
         """Somebody else may do it from now on."""

@@ -185,7 +185,7 @@ class Anchors(Protocol):
 
     async def advance(self, finalized: int | None, root_at: Callable[[int], Awaitable[bytes]]) -> None:
         """Called by the chain whenever its finalized height moved, or it is time to poll; `root_at` yields the usc root of a
-        finalized height."""
+        finalized height. `finalized` None: no anchor is to be made here, those that other processes made are taken up."""
         ...
 
 

@@ -15,7 +15,7 @@ from .ledger import hold_chain
 from .schema import LARGEST, anchors, geneses
 
 LOAD_WITHIN_S = 10.0
-"""For reading all anchors: when a source starts."""
+"""For reading all anchors: when a source starts. Those that came since are read like anything else."""
 
 ROWS_AT_ONCE = 1000
 """Rows that are read, or looked for, in one go."""
@@ -33,15 +33,16 @@ class SqlAnchorRows:
     def __repr__(self) -> str:
         return f"<SqlAnchorRows of chain {self._chain_key} by {self._source} in {self._database!r}>"
 
-    async def load(self) -> tuple[AnchorRow, ...]:
+    async def load(self, above: int = -1) -> tuple[AnchorRow, ...]:
         """As the port says."""
         columns = (anchors.c.height, anchors.c.digest, anchors.c.kind)
         wanted = select(*columns).where(*self._mine, anchors.c.height > bindparam("beyond", type_=BigInteger))
         page = wanted.order_by(anchors.c.height).limit(ROWS_AT_ONCE)
         found: list[AnchorRow] = []
-        async with self._database.reading(LOAD_WITHIN_S, snapshot=True) as link:
+        within_s = LOAD_WITHIN_S if above < 0 else None
+        async with self._database.reading(within_s, snapshot=True) as link:
             while True:
-                rows = await link.execute(page, {"beyond": found[-1].height if found else -1})
+                rows = await link.execute(page, {"beyond": found[-1].height if found else above})
                 before = len(found)
                 found += (AnchorRow(*row) for row in rows)
                 if len(found) - before < ROWS_AT_ONCE:

@@ -18,9 +18,9 @@ class MemoryAnchorRows:
     def __repr__(self) -> str:
         return f"<MemoryAnchorRows {len(self._rows)} from {self._genesis}>"
 
-    async def load(self) -> tuple[AnchorRow, ...]:
+    async def load(self, above: int = -1) -> tuple[AnchorRow, ...]:
         """As the port says."""
-        return tuple(self._rows[height] for height in sorted(self._rows))
+        return tuple(self._rows[height] for height in sorted(self._rows) if height > above)
 
     async def claim_genesis(self, height: int) -> int:
         """As the port says."""

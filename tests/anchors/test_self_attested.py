@@ -406,9 +406,9 @@ class FailingRows(MemoryAnchorRows):
 
     down = True
 
-    async def load(self) -> tuple[AnchorRow, ...]:
+    async def load(self, above: int = -1) -> tuple[AnchorRow, ...]:
         self._require_up()
-        return await super().load()
+        return await super().load(above)
 
     async def claim_genesis(self, height: int) -> int:
         self._require_up()

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from app.chain.backfill import State
-from app.chain.office import ASK_EVERY_S, LEASE_S
+from app.chain.office import ASK_EVERY_S, LEASE_S, Office
 from app.core.lasting import StoreUnavailable
 from app.core.leases import Lease
 from app.store.memory import MemoryLedger
@@ -158,3 +158,13 @@ async def test_whoever_is_cancelled_gives_it_back(fleet: Fleet) -> None:
         await settle(TURNS)
         assert fleet.rows.held
     assert not fleet.rows.held
+
+
+async def test_whoever_rests_lets_others_ask_first(fleet: Fleet) -> None:
+    first, second = (Office("work", RowLeases(fleet.rows, name), fleet.rows.clock) for name in "ab")
+    assert await first.entered()
+    assert not await second.entered()
+    await first.rest()
+    fleet.rows.clock.move(ASK_EVERY_S)
+    assert (await first.entered(), first.held) == (False, False)
+    assert await second.entered()

@@ -30,6 +30,14 @@ async def test_what_was_added_is_loaded_in_order(rows: SqlAnchorRows) -> None:
     assert await rows.load() == (anchor(10, GENESIS), anchor(20), anchor(30))
 
 
+async def test_what_came_since_is_loaded_alone(rows: SqlAnchorRows) -> None:
+    await rows.add([anchor(0, GENESIS), anchor(10), anchor(20), anchor(30)])
+    assert await rows.load(above=10) == (anchor(20), anchor(30))
+    await rows.add([anchor(40, CHECKPOINT), anchor(50)])
+    assert await rows.load(above=30) == (anchor(40, CHECKPOINT), anchor(50))
+    assert await rows.load(above=50) == ()
+
+
 async def test_adding_again_changes_nothing(rows: SqlAnchorRows) -> None:
     for _ in range(2):
         await rows.add([anchor(10), anchor(20)])
@@ -92,6 +100,7 @@ async def test_more_than_one_page_of_them(rows: SqlAnchorRows) -> None:
     many = tuple(anchor(height) for height in range(2 * ROWS_AT_ONCE + 1))
     await rows.add(many)
     assert await rows.load() == many
+    assert await rows.load(above=ROWS_AT_ONCE // 2) == many[ROWS_AT_ONCE // 2 + 1 :]
     with pytest.raises(AnchorContradiction):
         await rows.add([*many[:-1], anchor(2 * ROWS_AT_ONCE, digest=1)])
 

@@ -27,6 +27,7 @@ async def test_a_checkpoint_retires_the_attestations_up_to_it_for_good() -> None
     await rows.add([row(0, GENESIS), row(10), row(20)])
     await rows.add([row(10)])
     assert await heights(rows) == [0, 10, 20]
+    assert await rows.load(above=0) == (row(10), row(20))
     await rows.add([row(30, CHECKPOINT), row(40)])
     assert await heights(rows) == [0, 30, 40]
     await rows.add([row(20), row(30)])
