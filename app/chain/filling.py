@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from cachetools import TTLCache
 
@@ -125,13 +125,22 @@ class Filling:
         await self.flights.aclose()
 
     async def _fill_in_turn(self, ref: BlockRef, fill: Fill) -> ProvableBlock:
-        """What another process fills, or has just filled, is taken from there. Backfill is done by one of them anyway."""
-        if self.sharing is None or fill.priority is not Priority.REQUEST:
-            return await self._fill(ref, fill)
-        async with self.sharing.turn(ref) as turn:
+        """What another process fills, or has just filled, is taken from there. A request holds no permit while it waits for
+        another process; backfill, which may wait long for its permit, lets no other process wait for that."""
+        sharing = self.sharing
+        if sharing is None:
+            return await self._fill(fill, lambda: self._fetch(ref, fill))
+        if fill.priority is Priority.REQUEST:
+            return await self._in_turn(sharing, ref, fill, lambda: self._fill(fill, lambda: self._fetch(ref, fill)))
+        return await self._fill(fill, lambda: self._in_turn(sharing, ref, fill, lambda: self._fetch(ref, fill)))
+
+    async def _in_turn(
+        self, sharing: Sharing, ref: BlockRef, fill: Fill, work: Callable[[], Awaitable[ProvableBlock]]
+    ) -> ProvableBlock:
+        async with sharing.turn(ref) as turn:
             if turn.block is not None and await self._stands(turn.block, ref):
                 return turn.block
-            block = await self._fill(ref, fill)
+            block = await work()
             if fill.valid:
                 turn.done(block)
             return block
@@ -143,8 +152,8 @@ class Filling:
         name = await self._upstream.name_of(ref.height)
         return name is not None and name.block_hash == block.block_hash
 
-    async def _fill(self, ref: BlockRef, fill: Fill) -> ProvableBlock:
-        """One fetch and one build. The permit is held until the build has truly ended, but not while the fetch sleeps (P6)."""
+    async def _fill(self, fill: Fill, work: Callable[[], Awaitable[ProvableBlock]]) -> ProvableBlock:
+        """One permit for the work: held until that has truly ended, but not while it sleeps (P6)."""
         labels = (self._rules.name, fill.priority.value)
         here = errand_in_hand()
         permit = self._permits.hold(fill.priority, consumer=here.consumer)
@@ -161,13 +170,12 @@ class Filling:
 
         fill.on_promote(promoted)
         fill.on_join(joined)
-        result = "error"
+        result: str | None = "error"
         try:
             async with permit:
-                fill.enter(Stage.FETCHING)
                 shift.set(PermitShift(permit))  # of this task alone, which ends with the fill
-                block = await self._upstream.fetch(ref, lambda bodies: self._build(ref, bodies, fill))
-            result = "ok"
+                block = await work()
+            result = None if fill.started_at is None else "ok"  # None: another process filled it
         except ProofError as error:
             result = _RESULT_OF.get(type(error), "unavailable")
             raise
@@ -175,10 +183,16 @@ class Filling:
             result = "timeout" if fill.timed_out or fill.given_up_late else "cancelled"
             raise
         finally:
-            self._metrics.fill_total.labels(*labels, result).inc()
+            if result is not None:
+                self._metrics.fill_total.labels(*labels, result).inc()
         if fill.started_at is not None:
             self._metrics.fill_duration_seconds.labels(*labels).observe(self._clock.now() - fill.started_at)
         return block
+
+    async def _fetch(self, ref: BlockRef, fill: Fill) -> ProvableBlock:
+        """One fetch and one build."""
+        fill.enter(Stage.FETCHING)
+        return await self._upstream.fetch(ref, lambda bodies: self._build(ref, bodies, fill))
 
     async def _build(self, ref: BlockRef, bodies: BlockBodies, fill: Fill) -> ProvableBlock:
         fill.enter(Stage.BUILDING)

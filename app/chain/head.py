@@ -165,11 +165,12 @@ class HeadTracker:
         """One round: the head each time, `fresh` from the nodes themselves; safe and finalized every few rounds. Raises
         `ProofError` when nothing was heard."""
         wants_tags = self._rule.mode == "tag" and (all_tags or self._tags_due())
-        heads = await self._blocks_under("latest", self._direct if fresh else self._upstream)
+        nodes = self._direct if fresh else self._upstream
+        heads = await self._blocks_under("latest", nodes)
         choice = None
         if heads:
             choice = choose(heads, frozen=self._standing_still(heads), floor=self.heads.finalized)
-        levels = await self._levels(choice, wants_tags)
+        levels = await self._levels(choice, wants_tags, nodes)
         self._polls += 1
         published, gap = self.heads.head, None
         if choice is None:
@@ -179,7 +180,7 @@ class HeadTracker:
             replaced_at = self._seen.note(choice.followed)
             head = self._steady.observe(choice.heights, self._clock.now(), reorged=replaced_at is not None)
             self._publish(choice, levels, head, replaced_at)
-            await self._trace(replaced_at, gap, published or 0)
+            await self._trace(replaced_at, gap, published or 0, nodes)
         if levels.failed is not None:
             self.last_error = levels.failed
 
@@ -224,7 +225,7 @@ class HeadTracker:
         limit_s = max(STANDING_STILL_S, 3 * (self._pace.block_time_s or 0.0))
         return frozenset(name for name in heads if now - self._moves[name][1] > limit_s)
 
-    async def _levels(self, choice: Choice | None, wants_tags: bool) -> _Levels:
+    async def _levels(self, choice: Choice | None, wants_tags: bool, nodes: Watched) -> _Levels:
         levels = _Levels()
         known, by_tag = self.heads, self._rule.mode == "tag"
         voters = frozenset() if choice is None else choice.voters
@@ -255,7 +256,7 @@ class HeadTracker:
         ):
             counted = choice.lowest - self._rule.depth
             if counted > (-1 if known.finalized is None else known.finalized):
-                self._take(levels, await on_height(self._upstream, counted, voters), None)
+                self._take(levels, await on_height(nodes, counted, voters), None)
         return levels
 
     async def _claims(self, tag: str) -> tuple[dict[str, BlockName], str | None]:
@@ -318,16 +319,16 @@ class HeadTracker:
             levels.finalized = believed
             levels.safe = None if levels.safe is None else min(levels.safe, max(believed, self.heads.safe or 0))
 
-    async def _trace(self, replaced_at: int | None, gap: int | None, head_before: int) -> None:
+    async def _trace(self, replaced_at: int | None, gap: int | None, head_before: int, nodes: Watched) -> None:
         """Finds where a reorg began, if there was one; one may hide in blocks that were made between two rounds."""
         began_at = replaced_at
         try:
             if began_at is None:
-                if gap is None or not await self._seen.contradicted(self._upstream, gap):
+                if gap is None or not await self._seen.contradicted(nodes, gap):
                     return
                 began_at = gap
                 self._on_reorg(gap)
-            deeper = await self._seen.began_at(self._upstream, began_at)
+            deeper = await self._seen.began_at(nodes, began_at)
             if deeper < began_at:
                 began_at = deeper
                 self._on_reorg(deeper)

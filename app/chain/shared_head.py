@@ -1,12 +1,14 @@
 """One poll of the nodes for all replicas: whoever finds no note of the last one makes it, and leaves what it saw.
 
 A note stands a little shorter than the time between two polls, so that there is always somebody who finds it gone, and heads
-are as old as those of a process alone. Without a database everybody polls for himself.
+are as old as those of a process alone. What follows from a poll is shared too: which blocks the nodes have further below, for as
+long as they show the very blocks that were the reason to ask. Without a database everybody polls for himself.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Callable, Iterable
 
 from app.core.blocks import BlockName, Sighting
@@ -29,6 +31,11 @@ POLL_S = 3.0
 LOOKS_S = (0.02, 0.05, 0.1, 0.2, 0.4)
 """Between two looks at a poll under way; after the last of them it is made by whoever waits."""
 
+_ANY_NODE = "any"
+"""Who is named where it does not matter which of the nodes said so."""
+
+Ask = Callable[[], Awaitable[tuple[Sighting, ...]]]
+
 
 class SharedHead:
     """What a head tracker asks of an `Upstream`, with its polls shared."""
@@ -47,6 +54,7 @@ class SharedHead:
         self._interval_s = rules.head_interval_s
         self._tags_interval_s = TAG_EVERY * rules.head_interval_s
         self._pause = pause
+        self._shown: dict[str, tuple[Sighting, ...]] = {}
         self.polled = 0
         self.received = 0
 
@@ -60,56 +68,70 @@ class SharedHead:
 
     async def sightings(self, tag: str) -> tuple[Sighting, ...]:
         """As the upstream's, or as another process saw it a moment ago."""
-        chain_id = self._upstream.known_chain_id if self._chain_id is None else self._chain_id
-        if chain_id is None:
-            return await self._upstream.sightings(tag)
-        name = f"head:{self._chain_key}:{chain_id}:{tag}"  # others may have another chain under this key
-        try:
-            for look_s in (*LOOKS_S, None):
-                lease = await self._leases.take(name, POLL_S)
-                if lease.note is not None:
-                    return self._received(tag, lease.note)
-                if lease.mine or look_s is None:
-                    break
-                await self._pause(look_s)
-        except (StoreUnavailable, ValueError):
-            return await self._upstream.sightings(tag)
-        return await self._polled(name, tag)
+        self._shown.pop(tag, None)
+        seen, received = await self._shared(tag, lambda: self._upstream.sightings(tag), lambda: self._stands_s(tag))
+        self.received += received
+        self.polled += not received
+        if received and tag == "latest":
+            self._upstream.note_heads(seen)
+        self._shown[tag] = seen
+        return seen
 
     async def name_of(self, height: int) -> BlockName | None:
-        """As the upstream's."""
-        return await self._upstream.name_of(height)
+        """As the upstream's, or as another process was told that had seen the same heads: they decide what is below them."""
+
+        async def ask() -> tuple[Sighting, ...]:
+            return (Sighting(_ANY_NODE, await self._upstream.name_of(height)),)
+
+        told = await self._below(self._shown.get("latest"), f"{height}", ask)
+        return told[0].block
 
     async def names_at(self, height: int) -> tuple[Sighting, ...]:
-        """As the upstream's."""
-        return await self._upstream.names_at(height)
+        """As the upstream's, or as another process was told that had seen the same claims, or else heads."""
+        claims = self._shown.get("finalized")
+        if claims is None or all(claim.block is None for claim in claims):
+            claims = self._shown.get("latest")
+        return await self._below(claims, f"{height}:each", lambda: self._upstream.names_at(height))
 
     def set_aside(self, names: Iterable[str]) -> None:
         """As the upstream's."""
         self._upstream.set_aside(names)
 
-    def _received(self, tag: str, note: bytes) -> tuple[Sighting, ...]:
-        sightings = decode(note)
-        self.received += 1
-        if tag == "latest":
-            self._upstream.note_heads(sightings)
-        return sightings
+    async def _below(self, shown: tuple[Sighting, ...] | None, what: str, ask: Ask) -> tuple[Sighting, ...]:
+        if shown is None:
+            return await ask()
+        under = hashlib.sha256(encode(shown)).hexdigest()[:32]
+        return (await self._shared(f"{under}:{what}", ask, lambda: FRESH * self._tags_interval_s))[0]
 
-    async def _polled(self, name: str, tag: str) -> tuple[Sighting, ...]:
-        self.polled += 1
+    async def _shared(self, what: str, ask: Ask, stands_s: Callable[[], float]) -> tuple[tuple[Sighting, ...], bool]:
+        """What came of asking, and whether it was another process that asked."""
+        chain_id = self._upstream.known_chain_id if self._chain_id is None else self._chain_id
+        if chain_id is None:
+            return await ask(), False
+        name = f"head:{self._chain_key}:{chain_id}:{what}"  # others may have another chain under this key
+        try:
+            for look_s in (*LOOKS_S, None):
+                lease = await self._leases.take(name, POLL_S)
+                if lease.note is not None:
+                    return decode(lease.note), True
+                if lease.mine or look_s is None:
+                    break
+                await self._pause(look_s)
+        except (StoreUnavailable, ValueError):
+            return await ask(), False
         seen: tuple[Sighting, ...] | None = None
         try:
-            seen = await self._upstream.sightings(tag)
+            seen = await ask()
         finally:
-            await self._leave(name, tag, seen)
-        return seen
+            await self._leave(name, seen, stands_s)
+        return seen, False
 
-    async def _leave(self, name: str, tag: str, seen: tuple[Sighting, ...] | None) -> None:
+    async def _leave(self, name: str, seen: tuple[Sighting, ...] | None, stands_s: Callable[[], float]) -> None:
         try:
             if seen is None:
                 await self._leases.release(name)
             else:
-                await self._leases.leave(name, encode(seen), self._stands_s(tag))
+                await self._leases.leave(name, encode(seen), stands_s())
         except StoreUnavailable:
             return
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from app.core.blocks import BlockRef
 from app.core.lasting import StoreUnavailable
 from app.core.provable_block import ProvableBlock
+from app.core.resting import asleep
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -108,7 +109,8 @@ class Sharing:
                     return Turn(mine=False)
                 self.waits += looks == 0
                 look_s = LOOKS_S[min(looks, len(LOOKS_S) - 1)]
-                await self._pause(look_s)
+                async with asleep():
+                    await self._pause(look_s)
                 looks, waited_s = looks + 1, waited_s + look_s
         except StoreUnavailable:
             return Turn(mine=False)

@@ -11,6 +11,7 @@ from sqlalchemy import text
 
 from app.chain.sharing import LAST_WORDS_S, PATIENCE_S, RENEW_S, WRITTEN_S, Sharing
 from app.core.blocks import BlockRef
+from app.core.budget import Priority
 from app.core.errors import RpcUnavailable
 from app.core.provable_block import ProvableBlock
 from app.store.database import Database, open_database
@@ -297,6 +298,80 @@ async def test_the_only_waiter_that_leaves_frees_the_lease(fleet: Fleet) -> None
     assert (await second.ask()).block_hash == HASH
     fetching.release()
     await other
+
+
+# --- backfill -------------------------------------------------------------------------------------------------------
+
+
+def ahead(replica: Replica, height: int = BUSY) -> asyncio.Task[ProvableBlock]:
+    """As the backfill of this replica asks for a block."""
+    return asyncio.create_task(replica.recorded.chain.filling.block(BlockRef(height=height), Priority.BACKFILL))
+
+
+async def test_a_request_beside_anothers_backfill_costs_no_second_fetch(fleet: Fleet) -> None:
+    first, second = await fleet.pair()
+    fetching = first.recorded.upstream.hold("fetch")
+    filled = ahead(first)
+    await fetching.reached()
+    asked = second.ask()
+    await second.waits()
+    fetching.release()
+    assert (await filled).block_hash == HASH
+    second.looks.set()
+    assert (await asked).block_hash == HASH
+    assert (first.fetches, second.fetches) == (1, 0)
+
+
+async def test_backfill_beside_anothers_request_costs_no_second_fetch_and_holds_no_permit(fleet: Fleet) -> None:
+    first, second = await fleet.pair()
+    fetching = first.recorded.upstream.hold("fetch")
+    filled = first.ask()
+    await fetching.reached()
+    backfilled = ahead(second)
+    await second.waits()
+    await eventually(lambda: second.recorded.chain.permits.budget.running() == 0, "it sleeps without its permit")
+    fetching.release()
+    assert (await filled).block_hash == HASH
+    await first.left()
+    second.looks.set()
+    assert (await backfilled).block_hash == HASH
+    assert (first.fetches, second.fetches) == (1, 0)
+    counted = second.recorded.metric("fill_total", chain="sepolia", **{"class": "backfill", "result": "ok"})
+    assert counted == 0, "another filled it"
+    assert second.recorded.at_rest()
+
+
+async def test_backfill_that_waits_for_its_permit_keeps_nobody_from_filling(fleet: Fleet) -> None:
+    first, second = await fleet.pair(max_fills=2)
+    fetching = first.recorded.upstream.hold("fetch")
+    others = [first.ask(height) for height in (BUSY - 1, BUSY - 2)]
+    await eventually(lambda: first.fetches == 2, "no permit is left")
+    backfilled = ahead(first)
+    await eventually(lambda: first.recorded.chain.permits.budget.waiting(), "it waits for a permit")
+    assert await fleet.row() is None
+    assert (await second.ask()).block_hash == HASH
+    await second.left()
+    fetching.release()
+    assert (await backfilled).block_hash == HASH
+    await asyncio.gather(*others)
+    assert (first.fetches, second.fetches) == (2, 1)
+
+
+async def test_a_request_that_joins_backfill_which_waits_for_another_receives_with_it(fleet: Fleet) -> None:
+    first, second = await fleet.pair()
+    fetching = first.recorded.upstream.hold("fetch")
+    filled = first.ask()
+    await fetching.reached()
+    backfilled = ahead(second)
+    await second.waits()
+    asked = second.ask()
+    await eventually(lambda: second.recorded.chain.filling.flights.waiting == 2, "the request joins")
+    fetching.release()
+    await filled
+    await first.left()
+    second.looks.set()
+    assert {(await each).block_hash for each in (asked, backfilled)} == {HASH}
+    assert (first.fetches, second.fetches) == (1, 0)
 
 
 # --- blocks that were replaced --------------------------------------------------------------------------------------
