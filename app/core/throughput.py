@@ -314,7 +314,7 @@ class Throughput:
 
     def _leased_turn_s(self, units: float, kept: float, now: float, *, patient: bool) -> float:
         self._advance(now)
-        line = [*self._lines[False], *(self._lines[True] if patient else ())]
+        line = self._lines[False] + self._lines[True] if patient else self._lines[False]
         held = self._held()
         if not line and self._covers(held, units):
             return 0.0
