@@ -5,7 +5,10 @@
 #   docker run --rm --publish 127.0.0.1:3100:3100 --read-only --tmpfs /tmp --volume copath:/var/lib/copath \
 #     --volume "$PWD/config.yaml:/etc/copath/config.yaml:ro" --stop-timeout 160 copath serve --config /etc/copath/config.yaml
 
-FROM python:3.12-slim-bookworm AS build
+# The same for both stages. Name a mirror of it here, or the digest that you looked at: --build-arg BASE=python@sha256:...
+ARG BASE=python:3.12-slim-bookworm
+
+FROM ${BASE} AS build
 
 WORKDIR /build
 COPY requirements.lock ./
@@ -19,7 +22,7 @@ COPY migrations ./migrations
 RUN pip --python /opt/copath/bin/python install --no-cache-dir --no-deps --no-build-isolation . \
     && pip --python /opt/copath/bin/python uninstall --yes hatchling editables pathspec pluggy trove-classifiers
 
-FROM python:3.12-slim-bookworm
+FROM ${BASE}
 
 ARG GIT_SHA=unknown
 LABEL org.opencontainers.image.title="Copath" \
@@ -44,7 +47,8 @@ WORKDIR /var/lib/copath
 USER 10001:10001
 EXPOSE 3100
 STOPSIGNAL SIGTERM
-# With another port in the configuration file set COPATH_BIND_PORT to it too, or override this. Kubernetes ignores it.
+# With another port in the configuration file set COPATH_BIND_PORT to it too; with TLS in it, override this. Kubernetes ignores it,
+# and so do builders that write the OCI format (buildah, podman: --format docker keeps it).
 HEALTHCHECK --interval=15s --timeout=5s --start-period=60s --retries=3 \
     CMD ["python", "-c", "import http.client, os, sys; c = http.client.HTTPConnection('127.0.0.1', int(os.environ.get('COPATH_BIND_PORT') or 3100), timeout=3); c.request('GET', '/livez'); sys.exit(c.getresponse().status != 200)"]
 # No shell in between: signals reach the process that knows what to do with them.

@@ -47,7 +47,7 @@ ConfigOption = Annotated[
 
 
 def main() -> None:
-    """Entry point of the `copath` command."""
+    """Reads the command line and does what it says."""
     program()
 
 

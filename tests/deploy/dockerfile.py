@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 
@@ -25,15 +27,27 @@ class Instruction:
 
 def stages(path: Path) -> list[list[Instruction]]:
     """The instructions of each stage, its FROM first."""
+    found: list[list[Instruction]] = []
+    for instruction in _instructions(path):
+        if instruction.name == "FROM":
+            found.append([])
+        if found:
+            found[-1].append(instruction)
+    return found
+
+
+def arguments(path: Path) -> dict[str, str]:
+    """What may be said about the stages from outside, and what holds where nobody does: each ARG before the first FROM."""
+    before = takewhile(lambda instruction: instruction.name != "FROM", _instructions(path))
+    return dict(instruction.text.split("=", 1) for instruction in before if instruction.name == "ARG")
+
+
+def _instructions(path: Path) -> Iterator[Instruction]:
     lines = [line for line in path.read_text().splitlines() if not line.lstrip().startswith("#")]
     joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
-    found: list[list[Instruction]] = []
     for line in filter(str.strip, joined.splitlines()):
         name, _, text = line.partition(" ")
-        if name == "FROM":
-            found.append([])
-        found[-1].append(Instruction(name, text.strip()))
-    return found
+        yield Instruction(name, text.strip())
 
 
 def of(stage: list[Instruction], name: str) -> list[Instruction]:

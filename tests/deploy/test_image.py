@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,9 +71,12 @@ def test_everything_that_is_copied_is_there_and_nothing_else_is_sent() -> None:
 
 
 def test_both_stages_stand_on_the_same_python() -> None:
-    bases = [stage[0].text.split()[0] for stage in (BUILD, FINAL)]
-    assert bases[0] == bases[1]
-    assert re.fullmatch(r"python:3\.\d+-slim-\w+", bases[0])
+    """A wheel is for one version; and whoever reaches no public registry, or wants a digest, names it once."""
+    assert [stage[0].text.split()[0] for stage in (BUILD, FINAL)] == ["${BASE}", "${BASE}"]
+    base = dockerfile.arguments(DOCKERFILE)["BASE"]
+    assert re.fullmatch(r"python:3\.\d+-slim-\w+", base)
+    supported = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+    assert f"Programming Language :: Python :: {base.removeprefix('python:').partition('-')[0]}" in supported
 
 
 def test_it_is_nobody_in_particular_and_gets_its_signals_itself() -> None:
@@ -81,6 +85,35 @@ def test_it_is_nobody_in_particular_and_gets_its_signals_itself() -> None:
     assert (entry[0].words, command[0].words) == (["copath"], ["serve"])
     assert dockerfile.of(FINAL, "STOPSIGNAL")[0].text == "SIGTERM"
     assert "curl" not in DOCKERFILE.read_text()
+
+
+def test_the_first_process_of_a_container_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    """No signal ends it that it does not handle, so each command has to handle it; this one waits for a database."""
+    nowhere = {"COPATH_DATABASE_URL": "postgresql+asyncpg://copath:made-up@127.0.0.1:9/copath"}
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "app", "migrate", "--wait", "600"],
+            cwd=ROOT,
+            env={**os.environ, **nowhere},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        until(lambda: "database_awaited" in (tmp_path / "log").read_text(), "that it waits")
+        process.terminate()
+        assert process.wait(timeout=60) == 128 + signal.SIGTERM, "ended by the signal itself it would be -15"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_nothing_that_takes_long_is_loaded_before_it_can_be_told_to() -> None:
+    program = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["copath"]
+    module, _, name = program.partition(":")
+    code = f"import sys\nfrom {module} import {name}\nprint(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    ours = {one for one in loaded.stdout.split() if one.partition(".")[0] not in sys.stdlib_module_names}
+    assert ours == {"__main__", "app", module}
 
 
 def copy(context: Path, sources: list[str], target: Path, *, into: bool) -> None:
