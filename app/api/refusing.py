@@ -14,6 +14,7 @@ from app.core.errors import (
     Overloaded,
     ProofError,
     RequestTimeout,
+    Unauthorized,
     UpstreamBudgetExhausted,
 )
 
@@ -30,6 +31,7 @@ _REASONS: dict[type[ProofError], str] = {
     Draining: "draining",
     ConsumerRateLimited: "consumer_rate",
     ConsumerConcurrency: "consumer_concurrency",
+    Unauthorized: "unauthorized",
     UpstreamBudgetExhausted: "upstream_budget",
 }
 

@@ -13,6 +13,7 @@ REJECT_REASONS = (
     "fill_wait_timeout",
     "consumer_rate",
     "consumer_concurrency",
+    "unauthorized",
     "upstream_budget",
     "draining",
     "timeout",

@@ -517,6 +517,27 @@ async def test_acceptance_d_a_refusal_asks_nobody_and_costs_less_than_a_millisec
         assert doors.metric("consumer_ratelimit_decisions_total", decision="denied", layer="local") == 500
 
 
+async def test_a_flood_of_unknown_keys_costs_what_a_flood_over_the_rate_does(
+    quiet_log: pytest.LogCaptureFixture,
+) -> None:
+    """That is why nobody's 401 is counted against a rate: they ask nobody, take no place, and write no line each."""
+    shown = [
+        *(bearer(f"copath_{number:012x}_{'ab' * 32}") for number in range(100)),
+        *[bearer("no key at all")] * 50,
+        [],
+    ]
+    keys = Known(KEY)
+    async with doors_of(settings_of((0.001, 1), api_keys_required=True), keys=keys) as (doors, buckets):
+        doors.house.door.process.limit = 0  # no place is free
+        refused = [await doors.ask(by_tx(), client=HERE, headers=headers) for headers in shown]
+        assert {(each.status, each.code) for each in refused} == {(401, "Unauthorized")}
+        assert buckets.asked == []
+        assert doors.metric("admission_rejected_total", reason="unauthorized") == len(shown)
+        assert doors.metric("proof_outcome_total", outcome="Unauthorized") == len(shown)
+    lines = [record for record in quiet_log.records if record.name in ("app.api.refusing", "copath.access")]
+    assert [line.name for line in lines] == ["app.api.refusing", "copath.access"]
+
+
 async def test_who_is_refused_while_the_doors_close_is_told_that() -> None:
     async with doors_of(settings_of((0.001, 1), max_in_flight=1)) as (doors, _):
         assert (await doors.ask(by_tx())).status == 200
