@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.api.lobby import Lobby, open_house_of
 from app.api.refusing import Refusals
 from app.api.visit import Visit, visit_of
-from app.core.bucket import Decision, Rate
+from app.core.bucket import LONGEST_WAIT_S, Decision, Rate
 from app.core.consumers import Pepper, Proxies
 from app.core.errors import ConsumerConcurrency, ConsumerRateLimited, Overloaded, ProofError, Unauthorized
 from app.core.purpose import Errand, errand
@@ -205,7 +205,7 @@ def fields_of(rate: Rate, decision: Decision) -> tuple[tuple[bytes, bytes], ...]
 
 
 def _whole_s(wait_s: float) -> int:
-    return max(1, math.ceil(wait_s + _ROUNDING_S))
+    return max(1, math.ceil(min(wait_s + _ROUNDING_S, LONGEST_WAIT_S)))
 
 
 def _credentials(scope: Scope) -> Iterable[str]:

@@ -66,8 +66,9 @@ class AdmissionSettings(Model):
 
 class RateSettings(Model):
     enabled: bool = False
-    per_second: Rate = 20.0
-    burst: Count = 60
+    # Wide of anything that is meant, and such that nothing overflows: neither the fields of an answer nor the database's integers.
+    per_second: Annotated[Rate, Field(ge=1e-5, le=1e6)] = 20.0
+    burst: Annotated[Count, Field(le=10**9)] = 60
 
 
 class ConsumerSettings(Model):

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from app.api.consumers import Consumers, Toll, fields_of
 from app.api.visit import RouteSign, Visit, begin
 from app.asgi import create_app
-from app.core.bucket import Decision, Layer, Rate
+from app.core.bucket import Decision, Layer, Rate, Tab
 from app.core.consumers import Pepper, Proxies, id_in
 from app.core.lasting import StoreUnavailable
 from app.metrics import Metrics
@@ -149,6 +149,9 @@ async def test_R5_where_nothing_is_limited_nobody_is_asked_and_nothing_said() ->
         ("rate: {enabled: true, per_second: -1}", "per_second: must be above 0"),
         ("rate: {enabled: true, per_second: .nan}", "per_second: must be a finite number"),
         ("rate: {enabled: true, per_second: .inf}", "per_second: must be a finite number"),
+        ("rate: {enabled: true, per_second: 1.0e-308}", "per_second: must be greater than or equal to 0.00001"),
+        ("rate: {enabled: true, per_second: 1.0e+300}", "per_second: must be less than or equal to 1000000"),
+        ("rate: {enabled: true, burst: 9000000000000000000}", "burst: must be less than or equal to 1000000000"),
         ("max_in_flight: 0", "max_in_flight: must be above 0"),
         ("expected_replicas: 0", "expected_replicas: must be above 0"),
         ("api_keys_required: true", "consumers.api_keys_required: needs consumers.pepper"),
@@ -320,7 +323,20 @@ async def test_the_fields_are_those_of_one_draft() -> None:
         exposed = served.headers["access-control-expose-headers"]
         assert {"RateLimit", "RateLimit-Policy", "Retry-After"} <= set(re.split(r",\s*", exposed))
     never = fields_of(Rate(0.0, 5), Decision(False, 0, 3600.0, Layer.LOCAL))
-    assert never == ((b"ratelimit-policy", b'"default";q=5'), (b"ratelimit", b'"default";r=0;t=3601'))
+    assert never == ((b"ratelimit-policy", b'"default";q=5'), (b"ratelimit", b'"default";r=0;t=3600'))
+
+
+@pytest.mark.parametrize("per_second", [1e-5, 1e6])
+@pytest.mark.parametrize("burst", [1, 10**9])
+def test_whatever_rate_can_be_configured_the_fields_are_whole_numbers_that_others_can_read(
+    per_second: float, burst: int
+) -> None:
+    """Of 15 digits at most: RFC 9651, 3.3.1."""
+    chosen = RateSettings(enabled=True, per_second=per_second, burst=burst)
+    rate = Rate(chosen.per_second, chosen.burst)
+    for decision in (Decision(True, burst, rate.wait_s(0.0), Layer.LOCAL), Tab(rate, 0.0).alone(0.0, 1)):
+        for _, field in fields_of(rate, decision):
+            assert all(len(number) <= 15 for number in re.findall(r"\d+", field.decode()))
 
 
 async def test_only_requests_for_proofs_count_and_probes_never() -> None:
