@@ -96,6 +96,11 @@ class ScriptedWebSocket:
         while len(self.subscriptions) < count:
             await self._changed.wait()
 
+    async def until_unsubscribed(self) -> None:
+        """Waits until there is no subscription."""
+        while self.subscriptions:
+            await self._changed.wait()
+
     async def until_gone(self) -> None:
         """Waits until nobody is connected."""
         while self.connections:
@@ -162,6 +167,7 @@ class ScriptedWebSocket:
             return None
         if call["method"] == "eth_unsubscribe":
             gone = self.subscriptions.pop(call["params"][0], None)
+            asyncio.get_running_loop().call_soon(self._tell_waiting)
             return succeeding(call, gone is not None)
         assert call["params"] == ["newHeads"]
         name = hex(0xABC0 + self.node.hits["eth_subscribe"])

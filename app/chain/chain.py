@@ -71,7 +71,7 @@ class Chain:
         self.family = rules.family
         self.anchor_source = rules.anchor_source
         news = News(rules.name, metrics)
-        self.shared_head = None if leases is None else SharedHead(rules, upstream, leases)
+        self.shared_head = None if leases is None else SharedHead(rules, upstream, leases, clock)
         self.head = HeadTracker(
             self.shared_head or upstream,
             rules.finality,
@@ -303,7 +303,7 @@ class Chain:
         await self.filling.aclose()
         await self.canon.aclose()
         await self._finding.aclose()
-        for part in (self.sharing, self.keeping):
+        for part in (self.shared_head, self.sharing, self.keeping):
             if part is not None:
                 await part.aclose()
 

@@ -43,6 +43,10 @@ class Herald(Protocol):
         return. Only ever awaited by one at a time."""
         ...
 
+    def rest(self) -> None:
+        """Nobody listens any more, until `heard` is awaited again: whatever is still said is paid for in vain."""
+        ...
+
 
 class Watched(Protocol):
     """What following the head of a chain asks of its nodes: a part of `Upstream`, with its guarantees."""
@@ -263,6 +267,10 @@ class Leases(Protocol):
 
     async def leave(self, name: str, note: bytes, for_s: float) -> None:
         """What we hold is done: `note` stands there for `for_s` seconds, and nobody takes the lease meanwhile."""
+        ...
+
+    async def post(self, name: str, note: bytes, for_s: float) -> None:
+        """As `leave`, whoever holds it: what is known for sure needs no lease."""
         ...
 
     async def release(self, name: str) -> None:

@@ -16,14 +16,19 @@ from app.core.lasting import StoreUnavailable
 from app.core.sighting_notes import decode, encode
 
 from .head import TAG_EVERY
-from .ports import Herald, Leases, Upstream
+from .listening import Listening
+from .office import Office
+from .ports import Clock, Herald, Leases, Upstream
 from .rules import ChainRules
 
 FRESH = 0.95
 """The share of the time between two polls for which a note stands."""
 
-ANNOUNCED_S = 0.3
-"""How long a note stands where nodes announce their heads: it is for those who heard of the same one."""
+TOLD_S = 8.0
+"""How long it is relied on that a process which listens to the nodes still does; it says so every few seconds."""
+
+BELOW_S = 20.0
+"""How long it stands what was found below blocks that the nodes showed: that does not change while they do."""
 
 POLL_S = 3.0
 """How long a poll may take before another makes it."""
@@ -45,6 +50,7 @@ class SharedHead:
         rules: ChainRules,
         upstream: Upstream,
         leases: Leases,
+        clock: Clock,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._chain_key = rules.key
@@ -55,6 +61,10 @@ class SharedHead:
         self._tags_interval_s = TAG_EVERY * rules.head_interval_s
         self._pause = pause
         self._shown: dict[str, tuple[Sighting, ...]] = {}
+        self._listening: Listening | None = None
+        if upstream.herald is not None:
+            office = Office(f"listen:{rules.key}", leases, clock)
+            self._listening = Listening(upstream.herald, office, clock, self._say_again, pause)
         self.polled = 0
         self.received = 0
 
@@ -63,13 +73,17 @@ class SharedHead:
 
     @property
     def herald(self) -> Herald | None:
-        """As the upstream's."""
-        return self._upstream.herald
+        """As the upstream's, of which one process makes use."""
+        return self._listening
 
     async def sightings(self, tag: str) -> tuple[Sighting, ...]:
         """As the upstream's, or as another process saw it a moment ago."""
         self._shown.pop(tag, None)
-        seen, received = await self._shared(tag, lambda: self._upstream.sightings(tag), lambda: self._stands_s(tag))
+        if self._listening is not None and self._listening.for_all:  # what was left is from before they said something
+            seen, received = await self._upstream.sightings(tag), False
+        else:
+            stands_s = FRESH * (self._interval_s if tag == "latest" else self._tags_interval_s)
+            seen, received = await self._shared(tag, lambda: self._upstream.sightings(tag), stands_s)
         self.received += received
         self.polled += not received
         if received and tag == "latest":
@@ -97,18 +111,22 @@ class SharedHead:
         """As the upstream's."""
         self._upstream.set_aside(names)
 
+    async def aclose(self) -> None:
+        """Another process may listen to the nodes from now on."""
+        if self._listening is not None:
+            await self._listening.aclose()
+
     async def _below(self, shown: tuple[Sighting, ...] | None, what: str, ask: Ask) -> tuple[Sighting, ...]:
         if shown is None:
             return await ask()
         under = hashlib.sha256(encode(shown)).hexdigest()[:32]
-        return (await self._shared(f"{under}:{what}", ask, lambda: FRESH * self._tags_interval_s))[0]
+        return (await self._shared(f"{under}:{what}", ask, BELOW_S))[0]
 
-    async def _shared(self, what: str, ask: Ask, stands_s: Callable[[], float]) -> tuple[tuple[Sighting, ...], bool]:
+    async def _shared(self, what: str, ask: Ask, stands_s: float) -> tuple[tuple[Sighting, ...], bool]:
         """What came of asking, and whether it was another process that asked."""
-        chain_id = self._upstream.known_chain_id if self._chain_id is None else self._chain_id
-        if chain_id is None:
+        name = self._name(what)
+        if name is None:
             return await ask(), False
-        name = f"head:{self._chain_key}:{chain_id}:{what}"  # others may have another chain under this key
         try:
             for look_s in (*LOOKS_S, None):
                 lease = await self._leases.take(name, POLL_S)
@@ -126,17 +144,25 @@ class SharedHead:
             await self._leave(name, seen, stands_s)
         return seen, False
 
-    async def _leave(self, name: str, seen: tuple[Sighting, ...] | None, stands_s: Callable[[], float]) -> None:
+    def _name(self, what: str) -> str | None:
+        """Of a lease; None while it is not known of which chain: others may have another one under this key."""
+        chain_id = self._upstream.known_chain_id if self._chain_id is None else self._chain_id
+        return None if chain_id is None else f"head:{self._chain_key}:{chain_id}:{what}"
+
+    async def _leave(self, name: str, seen: tuple[Sighting, ...] | None, stands_s: float) -> None:
         try:
             if seen is None:
                 await self._leases.release(name)
             else:
-                await self._leases.leave(name, encode(seen), stands_s())
+                await self._leases.leave(name, encode(seen), stands_s)
         except StoreUnavailable:
             return
 
-    def _stands_s(self, tag: str) -> float:
-        if tag != "latest":
-            return FRESH * self._tags_interval_s
-        herald = self._upstream.herald
-        return ANNOUNCED_S if herald is not None and herald.at_work else FRESH * self._interval_s
+    async def _say_again(self) -> None:
+        """The nodes have said nothing since: what they showed is so."""
+        try:
+            for tag, seen in list(self._shown.items()):
+                if (name := self._name(tag)) is not None:
+                    await self._leases.post(name, encode(seen), TOLD_S)
+        except StoreUnavailable:
+            return

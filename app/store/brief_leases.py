@@ -49,6 +49,10 @@ class BriefLeases:
         """As the port says."""
         await self._asked(lambda: self._leases.leave(name, note, for_s))
 
+    async def post(self, name: str, note: bytes, for_s: float) -> None:
+        """As the port says."""
+        await self._asked(lambda: self._leases.post(name, note, for_s))
+
     async def release(self, name: str) -> None:
         """As the port says."""
         await self._asked(lambda: self._leases.release(name))

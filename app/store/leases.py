@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 
-from sqlalchemy import text
+from sqlalchemy import TextClause, text
 
 from app.core.leases import Lease
 from app.store.database import Database
@@ -32,6 +32,12 @@ _FREE = "(held.expires_at <= {clock} OR (held.holder = excluded.holder AND held.
 
 _LEAVE = """
 UPDATE leases SET note = :note, expires_at = {clock} + {seconds} WHERE name = :name AND holder = :holder
+"""
+
+_POST = """
+INSERT INTO leases AS held (name, holder, expires_at, note)
+SELECT CAST(:name AS VARCHAR(128)), CAST(:holder AS VARCHAR(32)), {clock} + {seconds}, CAST(:note AS {bytes}) WHERE true
+ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, note = excluded.note, expires_at = excluded.expires_at
 """
 
 _RELEASE = "DELETE FROM leases WHERE name = :name AND holder = :holder AND note IS NULL"
@@ -61,8 +67,9 @@ class SqlLeases:
         clock = _CLOCK["sqlite" if database.is_sqlite else "postgresql"]
         spelled = {"clock": clock, "seconds": "CAST(:seconds AS double precision)"}
         spelled["free"] = _FREE.format(**spelled)
-        self._take, self._leave, self._release, self._look, self._count, self._purge = (
-            text(template.format(**spelled)) for template in (_TAKE, _LEAVE, _RELEASE, _LOOK, _COUNT, _PURGE)
+        spelled["bytes"] = "BLOB" if database.is_sqlite else "BYTEA"
+        self._take, self._leave, self._post, self._release, self._look, self._count, self._purge = (
+            text(template.format(**spelled)) for template in (_TAKE, _LEAVE, _POST, _RELEASE, _LOOK, _COUNT, _PURGE)
         )
         self._takes = 0
 
@@ -92,14 +99,21 @@ class SqlLeases:
 
     async def leave(self, name: str, note: bytes, for_s: float) -> None:
         """As the port says."""
-        asked = {"name": name, "holder": self.holder, "note": note, "seconds": for_s}
-        async with self._database.at_once() as link:
-            await link.execute(self._leave, asked)
+        await self._say(self._leave, name, note, for_s)
+
+    async def post(self, name: str, note: bytes, for_s: float) -> None:
+        """As the port says."""
+        await self._say(self._post, name, note, for_s)
 
     async def release(self, name: str) -> None:
         """As the port says."""
         async with self._database.at_once() as link:
             await link.execute(self._release, {"name": name, "holder": self.holder})
+
+    async def _say(self, statement: TextClause, name: str, note: bytes, for_s: float) -> None:
+        said = {"name": name, "holder": self.holder, "note": note, "seconds": for_s}
+        async with self._database.at_once() as link:
+            await link.execute(statement, said)
 
     def _lease(self, holder: str, left_s: float, note: bytes | None) -> Lease:
         return Lease(holder == self.holder and note is None, max(0.0, float(left_s)), note)

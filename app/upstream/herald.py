@@ -38,3 +38,9 @@ class Herald:
                 node.subscription.begin(self._news.set)
         await self._news.wait()
         self._news.clear()
+
+    def rest(self) -> None:
+        """Ends the subscriptions, until somebody listens again."""
+        for node in self._nodes:
+            if node.subscription is not None:
+                node.subscription.rest()

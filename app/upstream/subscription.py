@@ -89,13 +89,17 @@ class Subscription:
         self._wanted.set()
         self.line.begin()
 
+    def rest(self) -> None:
+        """Nothing is to be announced until it is begun again. The line stays, for whoever else speaks over it."""
+        self._wanted.clear()
+
     # --- for the line -----------------------------------------------------------------------------------------------
 
     async def attend(self) -> None:
         """As the line says."""
-        await self._wanted.wait()
         try:
             while True:
+                await self._wanted.wait()
                 try:
                     await self._subscribe()
                 except CallFailed as failure:
@@ -104,7 +108,7 @@ class Subscription:
                     continue
                 self._tell(None)
                 self._on_news()  # what happened before was not announced
-                await self._until_silent()
+                await self._until_over()
         finally:
             was_live, self._id = self._id is not None, None
             self.watch.end()
@@ -156,21 +160,28 @@ class Subscription:
         if wanted is not None and found != wanted:
             raise CallFailed(Fault.WRONG_CHAIN, f"the node announces blocks of chain {found}, not of {wanted}")
 
-    async def _until_silent(self) -> None:
-        """Returns when it is time for another one; the one there was is no more then. Ends the connection where another one on
-        the same was no better."""
+    async def _until_over(self) -> None:
+        """Returns when it is time for another one, or nobody wants one any more; the one there was is no more then. Ends the
+        connection where another one on the same was no better."""
         began_at = self._clock()
-        while not self.watch.silent(self._clock()):
+        while self._wanted.is_set() and not self.watch.silent(self._clock()):
             await self._pause(CHECK_EVERY_S)
+        if not self._wanted.is_set():
+            await self._unsubscribe()
+            return
         logger.warning("upstream %s announces no blocks although its head moves", self._name)
         heard_at = self.watch.heard_at
         self._silences = 1 if heard_at is not None and heard_at >= began_at else self._silences + 1
-        old, self._id = self._id, None
-        self.watch.end()
         if self._silences > 1:
-            self._silences = 0
+            self._silences, self._id = 0, None
+            self.watch.end()
             self.line.drop()
             return
+        await self._unsubscribe()
+
+    async def _unsubscribe(self) -> None:
+        old, self._id = self._id, None
+        self.watch.end()
         try:
             await self._ask("eth_unsubscribe", [old])
         except CallFailed:

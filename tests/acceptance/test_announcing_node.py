@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ from tests.acceptance.judging import judge, transaction_hashes
 from tests.acceptance.server import Answer, Copath, chain, running_copath
 from tests.acceptance.waiting import until
 from tests.oracles.anvil import CHAIN_ID, Anvil, MortalAnvil
+from tests.postgres import PostgresServer, postgres_server
+
+__all__ = ["postgres_server"]
 
 ONLY, BESIDE = 5, 6
 """Chain keys: everything over the WebSocket, or announcements alone."""
@@ -95,3 +99,32 @@ def test_a_quiet_node_that_announces_is_hardly_asked(node: MortalAnvil) -> None:
         assert calls("told") - told_before <= 2
         node.anvil.mine()
         until(lambda: upstream(copath, ONLY)["head"] == node.anvil.height(), "the block that was announced")
+
+
+def test_of_two_replicas_one_is_told_and_the_other_when_that_one_ends(
+    node: MortalAnvil, postgres_server: PostgresServer
+) -> None:
+    database = asyncio.run(postgres_server.create())
+    told = chain(ONLY, "told", CHAIN_ID, node.anvil.url.replace("http", "ws"))
+    settings = {"database_url": postgres_server.url(database), "shutdown": {"lame_duck_secs": 0}}
+    with running_copath(told, **settings) as first, running_copath(told, **settings) as second:
+
+        def told_ones() -> list[Copath]:
+            return [each for each in (first, second) if upstream(each, ONLY)["subscription"] == "live"]
+
+        until(lambda: len(told_ones()) == 1, "one of them to be told")
+        (listener,) = told_ones()
+        (other,) = {first, second} - {listener}
+        assert upstream(other, ONLY)["subscription"] == "off"
+        for _ in range(2):
+            node.anvil.mine()
+            for each in (first, second):
+                until(lambda each=each: upstream(each, ONLY)["head"] == node.anvil.height(), "the new block")
+        assert other.metric("copath_upstream_announcements_total") == 0
+        assert other.metric("copath_shared_head_polls_total", result="made") == 0
+        listener.process.terminate()
+        assert listener.process.wait(timeout=30) == 0
+        until(lambda: upstream(other, ONLY)["subscription"] == "live", "the other to be told")
+        node.anvil.mine()
+        until(lambda: upstream(other, ONLY)["head"] == node.anvil.height(), "the block it is told of")
+    asyncio.run(postgres_server.drop(database))

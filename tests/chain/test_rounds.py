@@ -34,6 +34,9 @@ class FakeHerald:
     def announce(self) -> None:
         self._news.set()
 
+    def rest(self) -> None:
+        raise AssertionError("nobody else is there who could listen")
+
 
 class Pauses:
     """Pauses that a test ends by letting time pass."""

@@ -36,7 +36,7 @@ class Replica:
         self.heard: list[tuple[Sighting, ...]] = []
         self.recorded.upstream.note_heads = self.heard.append  # type: ignore[attr-defined]
         rules = ChainRules(key=7, name="sepolia", chain_id=None, family="ethereum")
-        self.head = SharedHead(rules, self.recorded.upstream, SqlLeases(database, name), self.pause)
+        self.head = SharedHead(rules, self.recorded.upstream, SqlLeases(database, name), ManualClock(), self.pause)
         self.pauses: list[float] = []
 
     async def pause(self, seconds: float) -> None:
@@ -168,7 +168,7 @@ class Fleet:
         rules = ChainRules(key=7, name="sepolia", chain_id=SEPOLIA, family="ethereum")
         self.trackers = [
             HeadTracker(
-                SharedHead(rules, self.nodes, SqlLeases(database, f"replica-{number}")),  # type: ignore[arg-type]
+                SharedHead(rules, self.nodes, SqlLeases(database, f"replica-{number}"), ManualClock()),  # type: ignore[arg-type]
                 rule,
                 ManualClock(),
                 direct=self.nodes,

@@ -56,6 +56,22 @@ async def test_what_was_left_is_found_by_everybody_until_it_expires(database: Da
     assert (lease.mine, lease.note) == (True, None)
 
 
+async def test_what_is_posted_stands_whoever_held_it_before(database: Database) -> None:
+    first, second = SqlLeases(database, "a"), SqlLeases(database, "b")
+    await second.post("new", NOTE, 10)
+    assert (await first.take("new", 10)).note == NOTE
+    await first.take("x", 10)
+    for note in (NOTE, b"\x02"):
+        await second.post("x", note, 30)
+        lease = await first.take("x", 10)
+        assert (lease.mine, lease.note) == (False, note)
+        assert lease.left_s > 25
+    await first.leave("x", b"\x03", 10)
+    assert (await second.take("x", 10)).note == b"\x02", "it is not the first one's any more"
+    await expire(database, "x")
+    assert (await first.take("x", 10)).mine
+
+
 async def test_who_lost_a_lease_neither_leaves_nor_releases_anything(database: Database) -> None:
     late, holder = SqlLeases(database, "late"), SqlLeases(database, "holder")
     await late.take("x", 10)

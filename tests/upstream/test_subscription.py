@@ -212,6 +212,22 @@ async def test_more_than_there_can_be_is_not_listened_to_and_calls_are_served(sc
     await scene.side.until_subscribed()
 
 
+async def test_who_rests_is_told_nothing_more_until_he_listens_again(scene: Scene) -> None:
+    await scene.subscribed()
+    scene.herald.rest()
+    assert scene.listed == "off"
+    await scene.waits.end()
+    await scene.side.until_unsubscribed()
+    assert (scene.node.hits["eth_unsubscribe"], scene.herald.at_work) == (1, False)
+    assert await scene.upstream.tagged("latest") is not None, "calls go on"
+    await scene.side.announce(MILLION + 1, OTHER)
+    await scene.answered()
+    assert scene.node.hits["eth_subscribe"] == 1
+    scene.herald._news.clear()
+    await scene.subscribed()
+    assert (scene.node.hits["eth_subscribe"], scene.herald.at_work) == (2, True)
+
+
 # --- subscriptions that fail ------------------------------------------------------------------------------------------
 
 
