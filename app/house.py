@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 
 from app import __version__
+from app.anchors.node import CreditcoinNodes
 from app.chain.building import open_builder
 from app.chain.chain import Chain
 from app.chain.ports import Builder, Clock, Upstream
@@ -167,11 +168,12 @@ async def open_house(settings: Settings, *, anchoring: bool = True) -> AsyncIter
     async with AsyncExitStack() as parts:
         builder = await _started_builder(settings, metrics, parts)
         stores = await _opened_stores(settings, metrics, parts)
-        accounts = Accounts()
+        accounts, nodes = Accounts(), CreditcoinNodes()
+        parts.push_async_callback(nodes.aclose)
         chains = []
         for chosen in settings.chains:
             upstream = build_upstream(chosen, chosen.upstream_list, accounts, metrics, parts)
-            chain = await build_chain(chosen, settings, upstream, builder, stores, metrics, parts, anchoring=anchoring)
+            chain = await build_chain(chosen, settings, upstream, builder, stores, metrics, nodes, anchoring=anchoring)
             parts.push_async_callback(chain.aclose)
             chains.append(chain)
         await asyncio.gather(*(chain.restore() for chain in chains))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from app.anchors.creditcoin import Creditcoin
 from app.anchors.figures import AnchorFigures
-from app.anchors.node import CreditcoinNode
+from app.anchors.node import CreditcoinNodes
 from app.anchors.self_attested import SelfAttested
 from app.anchors.static import AnchorsRefused, Static
 from app.chain.chain import Chain
@@ -71,7 +71,7 @@ async def build_chain(
     builder: Builder,
     stores: Stores,
     metrics: Metrics,
-    parts: AsyncExitStack,
+    nodes: CreditcoinNodes,
     *,
     anchoring: bool,
 ) -> Chain:
@@ -96,7 +96,7 @@ async def build_chain(
         saturation_threshold_s=settings.saturation.threshold_secs,
         saturation_expiry_s=settings.saturation.expiry_secs,
     )
-    anchors = await _build_anchors(chosen, upstream, stores, metrics, parts)
+    anchors = await _build_anchors(chosen, upstream, stores, metrics, nodes)
     chain = Chain(
         rules,
         upstream,
@@ -163,7 +163,7 @@ def _build_node(chosen: UpstreamSettings, chain: ChainSettings, accounts: Accoun
 
 
 async def _build_anchors(
-    chain: ChainSettings, upstream: Upstream, stores: Stores, metrics: Metrics, parts: AsyncExitStack
+    chain: ChainSettings, upstream: Upstream, stores: Stores, metrics: Metrics, nodes: CreditcoinNodes
 ) -> Anchors | None:
     key, chosen = chain.chain_key, chain.anchors
     rows = stores.anchor_rows_of(key, chosen.source)
@@ -176,8 +176,7 @@ async def _build_anchors(
             case "static":
                 return await Static.of_rows(key, rows, chosen.genesis)
             case "creditcoin":
-                node = CreditcoinNode(str(chosen.url))
-                parts.push_async_callback(node.aclose)
+                node = nodes.of(str(chosen.url))
                 anchors = Creditcoin(key, node, lambda: chain.chain_id or upstream.known_chain_id)
                 metrics.before_scrape(AnchorFigures(chain.name, anchors, metrics).publish)
                 return anchors

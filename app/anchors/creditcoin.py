@@ -72,6 +72,7 @@ class Creditcoin:
         self._clock = clock
         self.poll_interval_s = poll_interval_s
         self._pin: int | None = None  # the finalized block of Creditcoin that all of this is as of
+        self._pinned_at = 0.0
         self._genesis: int | None = None
         self._latest: End | None = None
         self._checkpoint: End | None = None
@@ -122,13 +123,16 @@ class Creditcoin:
         return self._clock() - (self._began_at if self._heard_at is None else self._heard_at)
 
     def state(self) -> dict[str, object]:
-        """How reading goes: `ok`, `unread` (never read yet), `stale` or `refused`, and why. No address."""
+        """How reading goes: `ok`, `unread` (never read yet), `stale` or `refused`, and why; `asOfHeight`, the finalized block of
+        Creditcoin that was read, and how long ago it was seen first. No address."""
         if self._refused is not None:
             return {"state": "refused", "reason": self._refused}
         why = {} if self._fault is None else {"reason": self._fault}
         if self._heard_at is None:
             return {"state": "unread", **why}
-        return {"state": "stale" if self.age_s > STALE_AFTER_S else "ok", "ageSeconds": round(self.age_s, 1), **why}
+        told: dict[str, object] = {"state": "stale" if self.age_s > STALE_AFTER_S else "ok"}
+        told |= {"ageSeconds": round(self.age_s, 1), "asOfHeight": self._pin}
+        return told | {"asOfAgeSeconds": round(self._clock() - self._pinned_at, 1), **why}
 
     def bracket(self, lo: int, hi: int) -> Bracket | None:
         """The anchors around [lo, hi] if both are remembered. Raises `AttestationsMissing`, `BlockNotReady`, and
@@ -248,7 +252,8 @@ class Creditcoin:
             self.reverts += 1
         elif newest_checkpoint is not None and newest_checkpoint != self._checkpoint:
             self._spans.retire(newest_checkpoint)
-        self._pin, self._genesis, self._refused = pin, read_genesis, None
+        self._pin, self._pinned_at = pin, self._clock()
+        self._genesis, self._refused = read_genesis, None
         self._latest, self._checkpoint = newest, newest_checkpoint
 
     def _lags(self, pin: int) -> bool:

@@ -1,6 +1,7 @@
-"""One Creditcoin node, asked by JSON-RPC over HTTP: few calls, small answers, each within a time.
+"""Creditcoin nodes, asked by JSON-RPC over HTTP: few calls, small answers, each within a time.
 
-Nothing that is raised here carries the URL, or anything that the node said: both may hold secrets.
+Chains that name the same node share it, and one look at its head serves all that look at about the same time. Nothing that is
+raised here carries the URL, or anything that the node said: both may hold secrets.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ MIN_USEFUL_S = 0.05
 """With less than this left of a request's deadline nothing is asked: the answer could not be used."""
 
 MAX_ANSWER_BYTES = 1 << 20
+
+AS_ONE_S = 1.0
+"""For so long what the node said of its head, or that it said nothing, is told to whoever asks next."""
 
 _HTTP_OF = {"ws": "http", "wss": "https"}
 
@@ -46,11 +50,13 @@ class CreditcoinNode:
         *,
         timeout_s: float = 5.0,
         max_connections: int = 8,
+        as_one_s: float = 0.0,
         transport: httpx2.AsyncBaseTransport | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`url` is http(s)://, or the ws(s):// of a node that answers HTTP at the same place, as Creditcoin's do. `timeout_s` is
-        for one call, from its start to the last byte of its answer. Raises ValueError for anything else."""
+        for one call, from its start to the last byte of its answer; what is said about the head serves for `as_one_s`. Raises
+        ValueError for anything else."""
         try:
             target = httpx2.URL(url)
         except (httpx2.InvalidURL, ValueError):
@@ -63,6 +69,9 @@ class CreditcoinNode:
         self._timeout_s = timeout_s
         self._clock = clock
         self._ids = itertools.count(1)
+        self._as_one_s = as_one_s
+        self._looking = asyncio.Lock()
+        self._seen: tuple[int | NodeFailed, float] | None = None  # the head, and when it was asked for
         self._client = httpx2.AsyncClient(
             transport=transport,
             limits=httpx2.Limits(max_connections=max_connections, max_keepalive_connections=max_connections),
@@ -79,12 +88,23 @@ class CreditcoinNode:
         await self._client.aclose()
 
     async def finalized_height(self) -> int:
-        """The height of the newest block that Creditcoin finalized. Raises `NodeFailed`."""
-        block = await self._ask("eth_getBlockByNumber", ["finalized", False])
+        """The height of the newest block that Creditcoin finalized, for all who ask at the same time. Raises `NodeFailed`."""
+        async with self._looking:
+            if self._seen is None or self._clock() - self._seen[1] >= self._as_one_s:
+                self._seen = await self._look(), self._clock()
+            seen, _ = self._seen
+        if isinstance(seen, NodeFailed):
+            raise NodeFailed(seen.reason)
+        return seen
+
+    async def _look(self) -> int | NodeFailed:
         try:
+            block = await self._ask("eth_getBlockByNumber", ["finalized", False])
             return parse_quantity(block.get("number") if isinstance(block, dict) else None)
+        except NodeFailed as failed:
+            return failed
         except ValueError:
-            raise NodeFailed("the node does not say which block is finalized") from None
+            return NodeFailed("the node does not say which block is finalized")
 
     async def call(self, address: str, data: bytes, height: int) -> bytes:
         """What the contract answers in the state after the block at `height`. Raises `NodeFailed`."""
@@ -131,6 +151,27 @@ class CreditcoinNode:
             raise _ConnectionLost("the connection broke off") from None
         except httpx2.HTTPError:
             raise NodeFailed("the request could not be sent") from None
+
+
+class CreditcoinNodes:
+    """Those of one process, by their URLs. Whoever makes it closes it."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, CreditcoinNode] = {}
+
+    def __repr__(self) -> str:
+        return f"<CreditcoinNodes {len(self._nodes)}>"
+
+    def of(self, url: str) -> CreditcoinNode:
+        """The node there. Raises ValueError as `CreditcoinNode` does."""
+        if url not in self._nodes:
+            self._nodes[url] = CreditcoinNode(url, max_connections=16, as_one_s=AS_ONE_S)
+        return self._nodes[url]
+
+    async def aclose(self) -> None:
+        """Closes every connection."""
+        for node in self._nodes.values():
+            await node.aclose()
 
 
 def _result(body: bytes, call_id: int) -> object:

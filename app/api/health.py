@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import orjson
 from fastapi import FastAPI, Request
@@ -60,12 +60,13 @@ async def readyz(request: Request) -> Response:
     """200 when this replica can serve at least one chain, with the reasons of every chain that is not whole."""
     house = house_of(request.scope)
     reasons = not_ready(house)
+    height, age = _read_of_creditcoin(_readings(house))
     body = {
         "ready": not reasons,
         "reasons": reasons,
         "eth_rpc_connected": _any_servable(house),
-        "cc3_finalized_height": None,
-        "cc3_finalized_age_seconds": None,
+        "cc3_finalized_height": height,
+        "cc3_finalized_age_seconds": age,
         "cc3_snapshot_height": None,
         "chains": _by_chain(house),
     }
@@ -86,16 +87,16 @@ async def health(request: Request) -> Response:
 
 async def compat_health(request: Request) -> Response:
     """Always 200. The `cc3_` fields speak of the anchors: fresh means that every chain that has a source of anchors has
-    one, and that those of Creditcoin were read of late; their age is that of the oldest reading."""
+    one, and that those of Creditcoin were read of late; ages, and the height, are those of the oldest reading."""
     house = house_of(request.scope)
     reasons = not_ready(house)
-    readings = (
-        [] if house is None else [_reading(chain) for chain in house.chains.values() if chain.anchors is not None]
-    )
+    readings = _readings(house)
     anchored = house is not None and all(
         told.get("attestedHeight") is not None and told.get("state", "ok") == "ok" for told in readings
     )
     ages = [age for told in readings if isinstance(age := told.get("ageSeconds"), int | float)]
+    height, finalized_age = _read_of_creditcoin(readings)
+    finalized = {} if height is None else {"cc3_finalized_height": height, "cc3_finalized_age_seconds": finalized_age}
     connected = _any_servable(house)
     body: dict[str, object] = {
         "status": "healthy" if connected and anchored else "degraded",
@@ -104,6 +105,7 @@ async def compat_health(request: Request) -> Response:
         "uptime_seconds": 0 if house is None else max(0, int(time.time() - house.started_at)),
         "cc3_cache_fresh": anchored,
         "cc3_cache_age_seconds": int(max(ages)) if ages else None,
+        **finalized,
         "cc3_silent_recoveries": 0,
         "ready": not reasons,
         "not_ready_reasons": reasons,
@@ -112,10 +114,20 @@ async def compat_health(request: Request) -> Response:
     return _answer(body, 200)
 
 
-def _reading(chain: ChainFloor) -> Mapping[str, object]:
-    """What is listed of the anchors of a chain."""
-    told = chain.status().get("anchors")
-    return told if isinstance(told, Mapping) else {}
+def _readings(house: Lobby | None) -> list[Mapping[str, object]]:
+    """What is listed of the anchors of each chain that has any."""
+    if house is None:
+        return []
+    listed = (chain.status().get("anchors") for chain in house.chains.values() if chain.anchors is not None)
+    return [told if isinstance(told, Mapping) else {} for told in listed]
+
+
+def _read_of_creditcoin(readings: Sequence[Mapping[str, object]]) -> tuple[int | None, int | None]:
+    """The block of Creditcoin that anchors were read as of, and its age in seconds: of several chains, the oldest."""
+    told = [(each.get("asOfAgeSeconds"), each.get("asOfHeight")) for each in readings]
+    ages = [(age, height) for age, height in told if isinstance(age, int | float) and isinstance(height, int)]
+    age, height = max(ages, default=(None, None))
+    return height, None if age is None else int(age)
 
 
 async def metrics(request: Request) -> Response:

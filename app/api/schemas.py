@@ -200,7 +200,8 @@ class AttestedHeight(_CamelBody):
 
 class ChainAnchors(_CamelBody):
     """Where anchors come from; `self` is accepted by no chain. `state` (`ok`, `unread`, `stale` or `refused`), `age_seconds` and
-    `reason` tell how it goes to read those of others, `stalled` what keeps them from being made or read now."""
+    `reason` tell how it goes to read those of others, `as_of_height` of which block of Creditcoin they are; `stalled` what keeps
+    them from being made or read now."""
 
     source: Annotated[str, Field(pattern="^(none|self|static|creditcoin)$")]
     genesis: Exact | None = None
@@ -208,6 +209,8 @@ class ChainAnchors(_CamelBody):
     checkpoint_height: Exact | None = None
     state: Annotated[str, Field(pattern="^(ok|unread|stale|refused)$")] | None = None
     age_seconds: float | None = None
+    as_of_height: Exact | None = None
+    as_of_age_seconds: float | None = None
     reason: str | None = None
     stalled: str | None = None
     note: str | None = None
@@ -288,6 +291,8 @@ class CompatHealth(_Body):
     uptime_seconds: U64
     cc3_cache_fresh: bool
     cc3_cache_age_seconds: U64 | None
+    cc3_finalized_height: U64 | None = None
+    cc3_finalized_age_seconds: U64 | None = None
     cc3_silent_recoveries: U64
     ready: bool
     not_ready_reasons: list[str]

@@ -27,6 +27,9 @@ PATIENCE_S = 60.0
 
 NOBODY = "NobodyAnchors"
 
+_TOO_SOON = 0.1
+"""Of the time between two polls: a clock may wake us a little early."""
+
 
 class Anchoring:
     """Owned by its chain, which runs `run` and calls `head_moved`."""
@@ -150,7 +153,7 @@ class Anchoring:
     async def _until_due(self) -> None:
         office = self._office
         if self._anchors.poll_interval_s is not None:
-            await asyncio.sleep(self._anchors.poll_interval_s)
+            await asyncio.sleep(self._until_poll_s(self._anchors.poll_interval_s))
             return
         at_ease = self.stalled is None and (office is None or office.held)
         rest_s = [] if at_ease else [self._rules.head_interval_s]
@@ -160,6 +163,11 @@ class Anchoring:
                 await (self._head_moved if at_ease else asyncio.Event()).wait()
         except TimeoutError:
             return
+
+    def _until_poll_s(self, interval_s: float) -> float:
+        """Chains of one process ask at the same moments, so that those that ask the same node can share what it says."""
+        rest_s = interval_s - self._clock.now() % interval_s
+        return rest_s if rest_s > _TOO_SOON * interval_s else rest_s + interval_s
 
     def _note_stall(self, code: str, reason: str) -> None:
         if self.stalled != code:

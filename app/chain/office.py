@@ -15,6 +15,10 @@ LEASE_S = 10.0
 ASK_EVERY_S = 3.0
 
 
+class _Lost(Exception):
+    """Somebody else holds it now, or nobody can say who does."""
+
+
 class Office:
     """Belongs to one loop, which calls `entered` again and again."""
 
@@ -47,18 +51,22 @@ class Office:
 
     async def during(self, work: Coroutine[None, None, None]) -> None:
         """Does `work`, renewing the lease meanwhile; once that is not ours any more it is cancelled. Raises what it raises."""
-        task = asyncio.ensure_future(work)
         try:
-            while self.held:
-                done, _ = await asyncio.wait({task}, timeout=max(0.0, self.due_at - self._clock.now()))
-                if done:
-                    break
-                await self.entered()
-        finally:
-            task.cancel()
-            await asyncio.wait({task})
-        if self.held or not task.cancelled():
-            task.result()
+            async with asyncio.TaskGroup() as group:
+                renewing = group.create_task(self._renew())
+                await work
+                renewing.cancel()
+        except ExceptionGroup as several:
+            for error in several.exceptions:
+                if not isinstance(error, _Lost):
+                    raise error from None
+
+    async def _renew(self) -> None:
+        """Raises `_Lost`."""
+        while self.held:
+            await asyncio.sleep(max(0.0, self.due_at - self._clock.now()))
+            await self.entered()
+        raise _Lost
 
     async def rest(self) -> None:
         """Somebody else may do it, and is let try first."""

@@ -38,6 +38,10 @@ class PlayedCreditcoin:
         """Where it listens."""
         return self._anvil.url
 
+    def height(self) -> int:
+        """Of its newest block."""
+        return self._anvil.height()
+
     def support(self, key: int, genesis: int, *, chain_id: int = CHAIN_ID, encoding: int = 1) -> None:
         """From now on there is a source chain under this key."""
         self._do("support(uint64,uint64,uint8,uint64)", key, chain_id, encoding, genesis)

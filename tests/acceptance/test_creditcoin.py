@@ -78,7 +78,7 @@ def test_the_client_package_reads_the_same_anchors_from_both(scene: Scene) -> No
     tells = scene.creditcoin.tells
     assert tells("latestAttested", KEY)["height"] == attested_height(scene.copath) == ATTESTED
     (supported,) = tells("supportedChains", KEY)
-    listed = scene.copath.get(f"/api/v1/chains/{KEY}").json
+    listed, ready = scene.copath.get(f"/api/v1/chains/{KEY}").json, scene.copath.get("/readyz").json
     assert (supported["chainKey"], supported["chainId"], supported["chainEncoding"]) == (KEY, CHAIN_ID, 1)
     assert listed["anchors"] == {
         "source": "creditcoin",
@@ -87,7 +87,11 @@ def test_the_client_package_reads_the_same_anchors_from_both(scene: Scene) -> No
         "checkpointHeight": CHECKPOINT,
         "state": "ok",
         "ageSeconds": listed["anchors"]["ageSeconds"],
+        "asOfHeight": scene.creditcoin.height(),
+        "asOfAgeSeconds": listed["anchors"]["asOfAgeSeconds"],
     }
+    assert ready["cc3_finalized_height"] == scene.creditcoin.height()
+    assert ready["cc3_finalized_age_seconds"] >= int(listed["anchors"]["asOfAgeSeconds"])
     tells("waitUntilAttested", KEY, height=ATTESTED)
     assert scene.copath.metric("copath_anchor_polls_total", chain="source", result="ok") > 0
     assert scene.copath.metric("copath_anchor_age_seconds", chain="source") < 30

@@ -93,6 +93,16 @@ async def test_a_poll_of_a_block_that_was_read_costs_one_call(reader: Reader) ->
     assert reader.node.cost() == {"finalized": 1}
 
 
+async def test_the_block_that_was_read_and_its_age_are_told(reader: Reader) -> None:
+    await reader.attested(0, 10)
+    reader.clock.move(7)
+    await reader.poll()
+    assert reader.anchors.state() == {"state": "ok", "ageSeconds": 0.0, "asOfHeight": 0, "asOfAgeSeconds": 7.0}
+    reader.node.finalize(3)
+    await reader.poll()
+    assert reader.anchors.state() == {"state": "ok", "ageSeconds": 0.0, "asOfHeight": 3, "asOfAgeSeconds": 0.0}
+
+
 async def test_a_bracket_is_asked_for_once_for_all_heights_of_it(reader: Reader) -> None:
     anchors = reader.anchors
     await reader.attested(0, 10, 20, 30)
@@ -366,7 +376,7 @@ async def test_a_node_that_cannot_be_asked_changes_nothing(reader: Reader, kind:
         assert "secret" not in shown
     reader.node.answer = None
     await reader.poll()
-    assert anchors.state() == {"state": "ok", "ageSeconds": 0.0}
+    assert anchors.state() == {"state": "ok", "ageSeconds": 0.0, "asOfHeight": 1, "asOfAgeSeconds": 0.0}
     assert ends(await anchors.find(15, 15)) == (10, 20)
     assert anchors.polls == {"ok": 2, "failed": 1, "refused": 0}
 

@@ -117,6 +117,7 @@ async def test_compat_health_is_always_200(client: httpx2.AsyncClient, house: Re
     assert body["not_ready_reasons"][0] == "draining"
     assert {"cc3_rpc_connected", "cc3_cache_fresh", "cc3_cache_age_seconds", "uptime_seconds"} <= set(body)
     assert {"cc3_silent_recoveries", "chains"} <= set(body)
+    assert "cc3_finalized_height" not in body, "no chain reads Creditcoin"
 
 
 async def test_compat_health_is_degraded_while_anchors_are_missing(house: RecordedHouse) -> None:
@@ -140,6 +141,26 @@ async def test_compat_health_tells_how_old_what_creditcoin_said_is(
         body = (await client.get("/api/v1/health")).json()
     assert (body["cc3_cache_fresh"], body["cc3_cache_age_seconds"]) == (healthy, 181)
     assert body["status"] == ("healthy" if healthy else "degraded")
+
+
+async def test_the_block_of_creditcoin_that_was_read_is_told_the_oldest_of_several(
+    house: RecordedHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings: dict[int, dict[str, object]] = {2: {"asOfHeight": 900, "asOfAgeSeconds": 3.2}}
+    for chain in house.served:
+        listed = {**chain.status(), "anchors": readings.setdefault(chain.key, {})}
+        monkeypatch.setattr(chain, "status", lambda listed=listed: listed)
+        monkeypatch.setattr(chain, "anchors", chain.anchors or house.by_name["mainnet-early"].anchors)
+    async with serving(house) as client:
+        for other, told in (({}, (900, 3)), ({"asOfHeight": 870, "asOfAgeSeconds": 31.9}, (870, 31))):
+            readings[11].update(other)
+            for path in ("/readyz", "/api/v1/health"):
+                body = (await client.get(path)).json()
+                assert (body["cc3_finalized_height"], body["cc3_finalized_age_seconds"]) == told
+    assert (body["cc3_finalized_height"], list(body)[6:8]) == (
+        870,
+        ["cc3_finalized_height", "cc3_finalized_age_seconds"],
+    )
 
 
 async def test_B58_probes_answer_while_every_chain_hangs(client: httpx2.AsyncClient, house: RecordedHouse) -> None:
