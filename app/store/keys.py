@@ -80,11 +80,12 @@ class KeyTable:
         async with self._database.reading() as link:
             return tuple(KeyRow(*row) for row in await link.execute(wanted))
 
-    async def state(self) -> tuple[int, int]:
-        """Changes with every key that is made or revoked."""
+    async def state(self) -> tuple[int | None, ...]:
+        """Changes with every key that is made or revoked, and with a database that is restored from a backup."""
+        table = consumer_keys.c
+        counts = (func.count(), func.count(table.revoked_at), func.max(table.created_at), func.max(table.revoked_at))
         async with self._database.reading() as link:
-            made, revoked = (await link.execute(select(func.count(), func.count(consumer_keys.c.revoked_at)))).one()
-        return made, revoked
+            return tuple((await link.execute(select(*counts))).one())
 
     async def digests(self) -> dict[str, bytes]:
         """The keys that count: what is stored of each, by id."""
@@ -96,7 +97,7 @@ class KeyTable:
 class KeptKeys(Protocol):
     """What a keyring reads. Raises `StoreUnavailable`."""
 
-    async def state(self) -> tuple[int, int]: ...
+    async def state(self) -> tuple[int | None, ...]: ...
     async def digests(self) -> dict[str, bytes]: ...
 
 
@@ -120,7 +121,8 @@ class Keyring:
         self._clock = clock
         self._look_every_s = look_every_s
         self._digests: Mapping[str, bytes] = {}
-        self._state: tuple[int, int] | None = None
+        self._state: tuple[int | None, ...] | None = None
+        self._looked = False
         self._looked_at = float("-inf")
         self._looking = asyncio.Lock()
 
@@ -141,7 +143,7 @@ class Keyring:
         ask within a second, and waits for it a second at most."""
         if id_in(key) is None:
             return None
-        if not self.known or self._clock() - self._looked_at >= LOOK_AGAIN_S:  # the first look may be under way
+        if not self._looked or self._clock() - self._looked_at >= LOOK_AGAIN_S:  # the first look may be under way
             try:
                 async with asyncio.timeout(LOOK_AGAIN_S), self._looking:
                     if self._clock() - self._looked_at >= LOOK_AGAIN_S:
@@ -168,3 +170,4 @@ class Keyring:
             self.known = True
         except StoreUnavailable:
             self._metrics.ratelimit_backend_errors_total.labels("keys").inc()
+        self._looked = True  # whatever came of it: nobody but one a second waits for a database that hangs

@@ -79,7 +79,7 @@ class CountedTable:
         self.open = asyncio.Event()
         self.open.set()
 
-    async def state(self) -> tuple[int, int]:
+    async def state(self) -> tuple[int | None, ...]:
         self.asked += 1
         await self.open.wait()
         if self.lost:
@@ -165,6 +165,38 @@ async def test_who_comes_during_the_first_look_waits_for_it(table: KeyTable) -> 
         ring.table.open.set()
         assert await asyncio.gather(*early) == [key_id] * 5
     assert ring.table.asked == 1
+
+
+async def test_once_the_first_look_has_ended_one_waits_for_the_next_and_nobody_else(table: KeyTable) -> None:
+    ring = Ring(table)
+    ring.table.lost = True
+    key = f"copath_{'0' * 12}_{'ab' * 32}"
+    assert await ring.keys.looked_up(key) is None
+    ring.table.lost = False
+    ring.table.open.clear()  # the database hangs now
+    ring.clock.move(LOOK_AGAIN_S)
+    one = asyncio.create_task(ring.keys.looked_up(key))
+    await until(lambda: ring.table.asked == 2)
+    assert await asyncio.gather(*(ring.keys.looked_up(key) for _ in range(5))) == [None] * 5
+    assert not one.done()
+    assert not ring.keys.known
+    ring.table.open.set()
+    assert await one is None
+
+
+async def test_keys_of_a_database_that_was_restored_are_read_anew(table: KeyTable, database: Database) -> None:
+    """As many keys as before, and others."""
+    _, lost = await table.create("made after the backup")
+    ring = Ring(table)
+    assert await ring.keys.looked_up(lost) is not None
+    async with database.writing() as link:
+        await link.execute(text("DELETE FROM consumer_keys"))
+    key_id, key = await table.create("made after it was restored")
+    async with database.writing() as link:
+        await link.execute(text("UPDATE consumer_keys SET created_at = created_at + 60"))
+    ring.clock.move(LOOK_AGAIN_S)
+    assert await ring.keys.looked_up(key) == key_id
+    assert ring.keys.verified(lost) is None
 
 
 async def test_without_a_database_the_keys_known_last_count_on(table: KeyTable) -> None:
