@@ -13,7 +13,7 @@ from typing import NoReturn
 
 def main() -> None:
     """Entry point of the `copath` command."""
-    # signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, _end)
     from app import cli  # not before: it takes a second or two to load, and signals come meanwhile too
 
     cli.main()
