@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.core.throughput import Ask, Lease
+from app.core.tokens import Ask, Lease
 
 
 class Row:

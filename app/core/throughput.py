@@ -30,13 +30,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
-BURST_S = 1.0
-"""So many seconds' worth of throughput may be used at once; over any time it is so much more than the rate and no more."""
-
-LEASE_S = 0.5
-ANSWER_S = 0.5
+from .tokens import BURST_S, Ask, Hand, Lease, Place, nobody
 
 QUANTUM_S = 0.1
 """What is promised at a time: the first call in the line, and those behind it while together they are so many seconds' worth."""
@@ -51,66 +46,22 @@ AHEAD_S = 0.25
 SOON_S = 0.001
 """The least that a call is told to wait that has to be asked for."""
 
-_EXACT = 1e-9  # what sums of floats may be off by
-
-
-def _nobody() -> None:
-    return
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """What a process asks of the tokens that all share: `want`, whole or not at all, if need be ahead of time, where `kept` more
-    are there then and it is no further ahead than `patience_s`; and of `spare` what is there beyond half of a burst. `used` went
-    without having been asked for."""
-
-    want: float = 0.0
-    spare: float = 0.0
-    kept: float = 0.0
-    patience_s: float = 0.0
-    used: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """The answer: so many units, to be used `wait_s` from now on; where there are none, what was wanted might be had then. `left`
-    in the row: below 0, what is promised. The provider said to all who are paid from the account to wait for `cool_s`."""
-
-    granted: float
-    wait_s: float
-    left: float
-    cool_s: float = 0.0
-
-
-class Place:
-    """Of a call in the line. `came`: its units are taken, it starts. `ring` is called then, and when the line is gone."""
-
-    __slots__ = ("came", "good_until", "patient", "ring", "units")
-
-    def __init__(self, units: float, *, patient: bool, ring: Callable[[], None] = _nobody) -> None:
-        self.units = units
-        self.patient = patient
-        self.ring = ring
-        self.came = False
-        self.good_until = math.inf
-
 
 class Throughput:
     """Of one account. Belongs to one event loop; every change happens between awaits. `rate` None: no limit."""
 
     __slots__ = (
         "_after",
-        "_coming",
         "_filled_at",
         "_flow",
         "_flow_at",
+        "_hand",
         "_in_hand",
         "_largest",
         "_left",
         "_left_at",
         "_lines",
         "_pace",
-        "_parcels",
         "_rate",
         "_used",
         "leased",
@@ -119,7 +70,7 @@ class Throughput:
     )
 
     def __init__(self, rate: float | None) -> None:
-        self.on_need: Callable[[], None] = _nobody
+        self.on_need: Callable[[], None] = nobody
         """Called when there is something to ask for."""
         self.part = 1.0
         """Of the rate, while this process fills by itself: others have the rest."""
@@ -127,8 +78,7 @@ class Throughput:
         """Whether units come from what all share, and not by themselves."""
         self._used = 0.0  # that nobody was told of
         self._filled_at: float | None = None
-        self._parcels: list[tuple[float, float]] = []  # units, and until when they are good; the oldest first
-        self._coming: tuple[float, float] | None = None  # units, and from when on
+        self._hand = Hand()
         self._lines: dict[bool, list[Place]] = {False: [], True: []}  # by whether they are patient
         self._after = {False: -math.inf, True: -math.inf}  # nothing is asked for such a line before
         self._left, self._left_at = 0.0, -math.inf
@@ -138,7 +88,7 @@ class Throughput:
         self.rate = rate
 
     def __repr__(self) -> str:
-        held = f"{self._held():g} leased" if self.leased else f"{self._in_hand:g} in hand"
+        held = f"{self._hand.held:g} leased" if self.leased else f"{self._in_hand:g} in hand"
         return f"<Throughput {held} of {self._rate} a second, {sum(map(len, self._lines.values()))} in line>"
 
     @property
@@ -178,8 +128,8 @@ class Throughput:
             return
         self._note(units, now)
         if self.leased:
-            self._used += units - self._take(units)[0]
-            if self._held() < self._target(now) / 2:
+            self._used += units - self._hand.take(units)[0]
+            if self._hand.held < self._target(now) / 2:
                 self.on_need()
             return
         self._fill(now)
@@ -207,8 +157,7 @@ class Throughput:
         if place in self._lines[place.patient]:
             self._lines[place.patient].remove(place)
         elif place.came and self.leased and place.good_until > now:
-            self._parcels.append((place.units, place.good_until))
-            self._parcels.sort(key=lambda parcel: parcel[1])
+            self._hand.put(place.units, place.good_until)
         self._advance(now)
 
     # --- for whoever asks the database ------------------------------------------------------------------------------
@@ -220,7 +169,7 @@ class Throughput:
         if not self.leased:
             return
         self._advance(now)
-        self._in_hand, self._filled_at = min(self._held(), self.burst * part), now
+        self._in_hand, self._filled_at = min(self._hand.held, self.burst * part), now
         self._forget_leases()
         self.leased = False
         waiting = [*self._lines[False], *self._lines[True]]
@@ -244,16 +193,16 @@ class Throughput:
         self._in_hand, self._filled_at = min(0.0, self._in_hand), now
 
     def due_s(self, now: float) -> float | None:
-        """When to look again: 0 is to ask now, None when somebody needs something."""
+        """When to look again: 0 is to ask now, None not before somebody needs something."""
         if not self.leased:
             return None
         self._advance(now)
-        if self._coming is not None:
-            return self._coming[1] - now
+        if self._hand.coming is not None:
+            return self._hand.coming[1] - now
         for patient in (False, True):
             if self._lines[patient]:
                 return max(0.0, self._after[patient] - now)
-        return 0.0 if self._held() < self._target(now) / 2 else None
+        return 0.0 if self._hand.held < self._target(now) / 2 else None
 
     def ask(self, now: float) -> Ask:
         """What to ask for now: where nothing is needed, only what has to be told."""
@@ -262,10 +211,10 @@ class Throughput:
             self._used = self._untold()
             return Ask(used=self._used)
         self._advance(now)
-        if self._coming is not None:
+        if self._hand.coming is not None:
             return Ask(used=self._used)
         line, patient = self._lines[False], self._lines[True]
-        waiting = sum(place.units for place in line)
+        waiting = sum(place.units for place in line + patient)
         want = kept = 0.0
         for place in line:
             if want and want + place.units > self._per_second * QUANTUM_S:
@@ -273,7 +222,7 @@ class Throughput:
             want += place.units
         if not line and patient and self._after[True] <= now:
             want, kept = patient[0].units, self.burst / 2
-        spare = max(0.0, max(0.0, waiting - want) + self._target(now) - self._held())
+        spare = max(0.0, waiting - want + self._target(now) - self._hand.held)
         return Ask(want, spare, kept, PATIENCE_S if line else 0.0, self._used)
 
     def answered(self, ask: Ask, lease: Lease, now: float) -> None:
@@ -284,7 +233,7 @@ class Throughput:
             return
         patient = bool(ask.kept)
         if lease.granted:
-            self._coming = (lease.granted, now + lease.wait_s)
+            self._hand.coming = (lease.granted, now + lease.wait_s)
             self._pace = min(self._per_second, lease.granted / lease.wait_s) if lease.wait_s else self._per_second
         elif ask.want:
             self._after[patient] = now + lease.wait_s - ask.patience_s
@@ -315,51 +264,29 @@ class Throughput:
     def _leased_turn_s(self, units: float, kept: float, now: float, *, patient: bool) -> float:
         self._advance(now)
         line = self._lines[False] + self._lines[True] if patient else self._lines[False]
-        held = self._held()
-        if not line and self._covers(held, units):
+        if not line and self._hand.covers(units):
             return 0.0
-        ahead = sum(place.units for place in line) - (0.0 if self._coming is None else self._coming[0])
+        ahead = sum(place.units for place in line) - (0.0 if self._hand.coming is None else self._hand.coming[0])
         left = min(self.burst, self._left + (now - self._left_at) * self._per_second)
-        missing = max(0.0, ahead) + min(units + kept, self.burst) - held - max(0.0, left)
+        missing = max(0.0, ahead) + min(units + kept, self.burst) - self._hand.held - max(0.0, left)
         promised_s = max(0.0, -left) / self._per_second
         return max(SOON_S, promised_s + max(0.0, missing) / self._pace)
 
     def _advance(self, now: float) -> None:
         """What was promised is in hand when its time has come, what is no longer good is not, and whoever's turn it is starts."""
-        if self._coming is not None and now >= self._coming[1]:
-            self._parcels.append((self._coming[0], self._coming[1] + LEASE_S))
-            self._coming = None
-        while self._parcels and self._parcels[0][1] < now:
-            del self._parcels[0]
+        self._hand.look(now)
         for line in (self._lines[False], self._lines[True]):
-            while line and self._covers(self._held(), line[0].units):
+            while line and self._hand.covers(line[0].units):
                 place = line.pop(0)
                 self._note(place.units, now)
-                _, place.good_until = self._take(place.units)
+                _, place.good_until = self._hand.take(place.units)
                 place.came = True
                 place.ring()
             if line:
                 break
 
-    def _held(self) -> float:
-        return sum(units for units, _ in self._parcels)
-
-    def _covers(self, held: float, units: float) -> bool:
-        return held >= units * (1 - _EXACT)
-
-    def _take(self, units: float) -> tuple[float, float]:
-        """Takes as many as there are, the oldest first: how many, and until when all of them would have been good."""
-        taken, good_until = 0.0, math.inf
-        while self._parcels and not math.isclose(taken, units, rel_tol=_EXACT):
-            here, until = self._parcels.pop(0)
-            part = min(here, units - taken)
-            taken, good_until = taken + part, min(good_until, until)
-            if part < here:
-                self._parcels.insert(0, (here - part, until))
-        return taken, good_until
-
     def _forget_leases(self) -> None:
-        self._parcels, self._coming = [], None
+        self._hand = Hand()
         self._after = {False: -math.inf, True: -math.inf}
         self._pace = self._per_second
 

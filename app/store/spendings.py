@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from sqlalchemy import text
 
-from app.core.throughput import BURST_S, Ask, Lease
+from app.core.tokens import BURST_S, Ask, Lease
 from app.store.database import Database
 from app.store.leases import SqlLeases
 

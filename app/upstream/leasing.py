@@ -13,7 +13,7 @@ from typing import Protocol
 
 from app.core.lasting import StoreUnavailable
 from app.core.spending import Account
-from app.core.throughput import ANSWER_S, Ask, Lease
+from app.core.tokens import ANSWER_S, Ask, Lease
 
 BETWEEN_S = 0.05
 AFTER_FAILURE_S = 1.0

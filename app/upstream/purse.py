@@ -18,7 +18,7 @@ from app.core.deadlines import remaining_s, turn_left_s
 from app.core.purpose import Purpose, errand_in_hand
 from app.core.resting import asleep
 from app.core.spending import Account, Cost, Prices
-from app.core.throughput import Place
+from app.core.tokens import Place
 
 from .allowance import MIN_USEFUL_S
 from .faults import CallFailed, Fault

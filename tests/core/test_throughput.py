@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.core.throughput import ANSWER_S, BURST_S, LEASE_S, PATIENCE_S, QUANTUM_S, Ask, Lease, Place, Throughput
+from app.core.throughput import PATIENCE_S, QUANTUM_S, Throughput
+from app.core.tokens import ANSWER_S, BURST_S, LEASE_S, Ask, Lease, Place
 from tests.leased_tokens import Row
 
 BETWEEN_S = 0.05
@@ -226,7 +227,7 @@ def test_a_call_that_takes_more_than_a_burst_waits_for_a_burst_and_is_made_up_fo
 def test_backfill_has_what_requests_leave_and_half_of_a_burst_is_left_for_who_comes_next() -> None:
     fleet = Fleet(3)
     filling, asking, coming = fleet.processes
-    filling.busy(10.0, lines=3, patient=True)
+    filling.busy(1.0, lines=50, patient=True)
     fleet.run(20.0)
     assert filling.used >= 0.9 * RATE * 20, "where nobody else wants any"
     coming.call(45.0)
@@ -243,15 +244,17 @@ def test_backfill_has_what_requests_leave_and_half_of_a_burst_is_left_for_who_co
 def test_in_one_process_too_requests_go_before_backfill() -> None:
     throughput = Throughput(RATE)
     throughput.lease(1.0, 0.0)
-    patient, urgent = Place(10.0, patient=True), Place(10.0, patient=False)
+    patient, urgent = Place(5.0, patient=True), Place(10.0, patient=False)
     throughput.join(patient, 0.0)
     throughput.join(urgent, 0.0)
     ask = throughput.ask(0.0)
     assert (ask.want, ask.kept) == (10.0, 0.0)
-    throughput.answered(ask, Lease(10.0, 0.0, 90.0), 0.0)
+    throughput.answered(Ask(), Lease(9.0, 0.0, 91.0), 0.0)
+    assert (urgent.came, patient.came) == (False, False), "what is there is not for the smaller call behind"
+    throughput.answered(ask, Lease(1.0, 0.0, 90.0), 0.0)
     assert (urgent.came, patient.came) == (True, False)
     ask = throughput.ask(0.0)
-    assert (ask.want, ask.kept, ask.patience_s) == (10.0, RATE * BURST_S / 2, 0.0)
+    assert (ask.want, ask.kept, ask.patience_s) == (5.0, RATE * BURST_S / 2, 0.0)
 
 
 def test_who_may_not_be_promised_anything_yet_is_asked_for_again_in_time() -> None:
@@ -298,7 +301,8 @@ def test_whose_turn_had_come_gives_the_units_to_the_next_one_as_long_as_they_are
     assert (first.came, second.came) == (True, False)
     throughput.give_back(first, 0.1)
     assert second.came
-    throughput.give_back(second, LEASE_S + 0.1)
+    throughput.give_back(second, LEASE_S - 0.1)
+    assert throughput.turn_s(10.0, LEASE_S - 0.1, patient=False) == 0
     assert throughput.turn_s(10.0, LEASE_S + 0.1, patient=False) > 0
 
 

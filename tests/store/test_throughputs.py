@@ -12,7 +12,8 @@ from sqlalchemy import event, make_url, text
 
 from app.core.purpose import Errand
 from app.core.spending import Cost
-from app.core.throughput import ANSWER_S, BURST_S, LEASE_S, PATIENCE_S, Ask, Lease
+from app.core.throughput import PATIENCE_S
+from app.core.tokens import ANSWER_S, BURST_S, LEASE_S, Ask, Lease
 from app.store.database import Database, Limits, open_database
 from app.store.migrating import make_ready
 from app.store.spendings import SqlSpendings
@@ -281,10 +282,10 @@ async def test_a_pause_is_kept_by_all_by_the_clock_of_the_database(database: Dat
     first.account.cool(began + 30)
     for replica in (first, second) * 5:
         await replica.settling.settle()
-    late_s = first.now() - began
     for replica in (first, second):
         assert replica.account.cooling_until is not None
-        assert 30 - late_s - 0.01 <= replica.account.cooling_until - replica.now() <= 30
+        left_s = replica.account.cooling_until - replica.now()
+        assert began + 30 - first.now() <= left_s <= 30
 
 
 async def test_a_longer_pause_of_ones_own_is_not_shortened(database: Database) -> None:
@@ -295,7 +296,8 @@ async def test_a_longer_pause_of_ones_own_is_not_shortened(database: Database) -
     for replica in (first, second, first):
         await replica.settling.settle()
     assert until is not None
-    assert second.account.cooling_until == pytest.approx(until, abs=0.01)
+    assert second.account.cooling_until is not None
+    assert until <= second.account.cooling_until < until + 5
     assert first.account.cooling_until is not None
     assert first.account.cooling_until > first.now() + 40
 

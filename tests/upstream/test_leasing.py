@@ -17,7 +17,7 @@ from app.core.lasting import StoreUnavailable
 from app.core.purpose import Errand, Purpose, for_purpose
 from app.core.resting import shift
 from app.core.spending import Account, Cost
-from app.core.throughput import Ask, Lease
+from app.core.tokens import Ask, Lease
 from app.upstream import leasing
 from app.upstream.faults import CallFailed, Fault
 from app.upstream.leasing import BETWEEN_S
