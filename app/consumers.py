@@ -26,7 +26,8 @@ from app.store.rates import Rates
 
 log = logging.getLogger(__name__)
 
-LIMITS = Limits(call_s=1.0, lock_s=0.75, connections=2, overflow=4)
+LIMITS = Limits(call_s=1.0, lock_s=0.75, connections=6, overflow=0)
+"""Of these connections. All of them stay: one that is made for a take and closed after it costs more than ten takes."""
 
 
 class KeysRefused(Exception):

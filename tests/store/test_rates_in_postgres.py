@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from sqlalchemy import make_url, text
 
+from app.consumers import LIMITS as OF_A_SERVER
 from app.core import bucket
 from app.core.bucket import LONGEST_WAIT_S, Decision, Layer, Rate
 from app.metrics import Metrics
@@ -131,3 +132,18 @@ async def test_R7_a_line_that_freezes_costs_a_request_its_budget_and_the_next_on
             await until(lambda: not rates.reliance.broken)
             await until(lambda: not rates._asking)
             assert (await rates.take("a")).allowed
+
+
+async def test_connections_stay_however_many_consumers_come_at_once(
+    postgres_server: PostgresServer, postgres: str
+) -> None:
+    async with open_database(postgres) as database:
+        await make_ready(database)
+    async with Line(f"{postgres_server.socket_folder}/.s.PGSQL.5432") as line:
+        url = postgres_server.url(str(make_url(postgres).database), host="127.0.0.1", port=line.port, query={})
+        async with open_database(url, OF_A_SERVER) as database:
+            database.ready = True
+            buckets = SharedBuckets(database, Rate(1.0, 10))
+            for _ in range(5):
+                await asyncio.gather(*(buckets.take(f"{number:032x}", 1) for number in range(12)))
+            assert line.connections <= OF_A_SERVER.connections
