@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("backfill", "build", "consumers", "fills", "large", "layers", "money", "serving")
+NAMES = ("backfill", "build", "consumers", "fills", "large", "layers", "money", "serving", "takes")
 LONG = ("overload", "soak", "soak.churn", "soak.brown_out", "soak.kills", "soak.outage")
 
 
