@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +12,13 @@ from typing import Any
 import pytest
 import yaml
 
+from tests import launching
 from tests.chain.recorded_chain import FIRST, LAST, SEPOLIA, branch, forged, sepolia, with_unmet_receipts
 from tests.corpus_files import recorded
 from tests.scripted_behaviours import Behaviour, changed, error, http
 from tests.scripted_node import ScriptedNode, closed_port
 from tests.scripted_websocket import ScriptedWebSocket
 
-ROOT = Path(__file__).parent.parent
 KEY = "s3cretKeyOfTheNode0123"
 BY_NUMBER, RECEIPTS, EACH = "eth_getBlockByNumber", "eth_getBlockReceipts", "eth_getTransactionReceipt"
 
@@ -36,13 +35,8 @@ class Said:
 
 
 async def check(*arguments: str) -> Said:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "app", "check", *arguments),
-        cwd=ROOT,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = (stream.decode() for stream in await process.communicate())
+    done = await asyncio.to_thread(launching.run, "check", *arguments)
+    out, err = done.stdout, done.stderr
     for secret in (KEY, "http://", "127.0.0.1", "Traceback"):
         assert secret not in out + err
     table, verdicts = [], []
@@ -50,8 +44,7 @@ async def check(*arguments: str) -> Said:
         (verdicts if ": can" in line else table).append(line.rstrip())
     cells = [[cell for cell in line.replace("  ", "\t").split("\t") if cell] for line in table[1:]]
     rows = {f"{row[0].strip()}/{row[1].strip()}": [cell.strip() for cell in row[2:]] for row in cells}
-    assert process.returncode is not None
-    return Said(process.returncode, rows, verdicts, err.splitlines())
+    return Said(done.returncode, rows, verdicts, err.splitlines())
 
 
 class Scene:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +12,16 @@ import sha3
 from typer.testing import CliRunner
 
 from app.cli import program
+from tests import launching
 from tests.checker.bodies import usc_chain
 
-ROOT = Path(__file__).parent.parent
 RECEIPT = "0x7cdcd8a640dd62ae6a697b8f7ed682bb151ba5b6e1abbff56e57af1afd52cc86"
 BLOCK = "0x50985684c5e97edaf7a3f7e67ab3a74e21bcf18555ec7bfe4cef50f5464f63b5"
 SEPOLIA_TX = "0x1af706d8ddec53878afd281aa0f12a731f7425a3a6789932240750e2aaf296a4"
 
 
 def copath(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "app", *arguments],
-        cwd=ROOT,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    return launching.run(*arguments, stdin=stdin or "")
 
 
 def verify(*arguments: str, stdin: str = "") -> Any:

@@ -7,11 +7,11 @@ import sqlite3
 import subprocess
 import sys
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from tests import launching
 from tests.postgres import postgres, postgres_server
 
 __all__ = ["postgres", "postgres_server"]
@@ -19,17 +19,8 @@ __all__ = ["postgres", "postgres_server"]
 ROOT = Path(__file__).parent.parent
 
 
-def migrate(url: str, *options: str, place: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
-    surroundings: Mapping[str, str] = {**os.environ, "COPATH_DATABASE_URL": url, **environment}
-    return subprocess.run(
-        [sys.executable, "-m", "app", "migrate", *options],
-        cwd=place,
-        env=surroundings,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+def migrate(url: str, *options: str) -> subprocess.CompletedProcess[str]:
+    return launching.run("migrate", *options, env={**os.environ, "COPATH_DATABASE_URL": url})
 
 
 def test_it_says_in_one_line_what_it_did_and_does_it_once(tmp_path: Path) -> None:
@@ -59,7 +50,16 @@ def test_an_installed_package_carries_the_migrations(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     installed = tmp_path / "installed"
     zipfile.ZipFile(wheel).extractall(installed)
-    done = migrate(f"sqlite+aiosqlite:///{tmp_path}/copath.db", place=tmp_path, PYTHONPATH=str(installed))
+    url = f"sqlite+aiosqlite:///{tmp_path}/copath.db"
+    done = subprocess.run(
+        [sys.executable, "-m", "app", "migrate"],
+        cwd=tmp_path,
+        env={**os.environ, "COPATH_DATABASE_URL": url, "PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     tables = sqlite3.connect(tmp_path / "copath.db").execute("SELECT name FROM sqlite_master").fetchall()
     assert {("blocks",), ("anchors",), ("alembic_version",)} <= set(tables)

@@ -19,6 +19,8 @@ from typing import Any
 
 import yaml
 
+from tests.launching import Launched
+
 _ROOT = Path(__file__).parent.parent.parent
 _START_S = 60.0
 
@@ -83,7 +85,7 @@ class Client:
 class Copath:
     """One running server."""
 
-    def __init__(self, port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    def __init__(self, port: int, process: Launched | subprocess.Popen[bytes], log: Path) -> None:
         self.port = port
         self.process = process
         self.log = log
@@ -155,7 +157,7 @@ def running_copath(*chains: dict[str, object], **settings: object) -> Iterator[C
             **settings,
         }
         (place / "config.yaml").write_text(yaml.safe_dump(config))
-        with _running(["serve", "--config", str(place / "config.yaml")], {}, port, place) as copath:
+        with _running(["serve", "--config", str(place / "config.yaml")], {}, port, place, launched=True) as copath:
             yield copath
 
 
@@ -181,15 +183,18 @@ def running_from(arguments: list[str], environment: Mapping[str, str], file: str
 
 
 @contextmanager
-def _running(arguments: list[str], environment: dict[str, str], port: int, place: Path) -> Iterator[Copath]:
+def _running(
+    arguments: list[str], environment: dict[str, str], port: int, place: Path, *, launched: bool = False
+) -> Iterator[Copath]:
     log = place / "log"
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("COPATH_")}
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "app", *arguments],
+        process = _start(
+            arguments,
+            launched,
             cwd=place,
             stdout=output,
-            stderr=subprocess.STDOUT,
+            stderr=output,
             env=inherited | environment | {"PYTHONPATH": str(_ROOT)},
         )
     copath = Copath(port, process, log)
@@ -204,6 +209,12 @@ def _running(arguments: list[str], environment: dict[str, str], port: int, place
         except subprocess.TimeoutExpired:  # it is draining: nobody is left to drain for
             process.kill()
             process.wait()
+
+
+def _start(arguments: list[str], launched: bool, **surroundings: Any) -> Launched | subprocess.Popen[bytes]:
+    if launched:
+        return Launched(arguments, **surroundings)
+    return subprocess.Popen([sys.executable, "-m", "app", *arguments], **surroundings)
 
 
 def _wait_until_it_listens(copath: Copath) -> None:

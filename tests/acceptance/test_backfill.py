@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests import launching
 from tests.acceptance.recorded_node import RecordedChain, RecordedNode
 from tests.acceptance.server import Client, Copath, chain, running_copath
 from tests.acceptance.waiting import until
@@ -184,15 +184,8 @@ def backfill(place: Path, recorded: Recorded, first: int, last: int) -> subproce
     kept = {"database_url": f"sqlite+aiosqlite:///{place / 'copath.db'}", "block_store_url": None}
     config = {**kept, "build": {"processes": 1}, "chains": [recorded.configured]}
     (place / "config.yaml").write_text(yaml.safe_dump(config))
-    command = ["-m", "app", "backfill", "--config", str(place / "config.yaml"), "--chain", recorded.name]
-    return subprocess.run(
-        [sys.executable, *command, "--from", str(first), "--to", str(last)],
-        cwd=Path(__file__).parent.parent.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    command = ["backfill", "--config", str(place / "config.yaml"), "--chain", recorded.name]
+    return launching.run(*command, "--from", str(first), "--to", str(last))
 
 
 def test_the_command_fills_a_range_once_and_sums_it_up(node: RecordedNode, tmp_path: Path) -> None:

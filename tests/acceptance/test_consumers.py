@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests import launching
 from tests.acceptance.server import Answer, Client, Copath, chain, running_copath
 from tests.acceptance.waiting import until
 from tests.postgres import PostgresServer, postgres_server
@@ -22,17 +22,10 @@ __all__ = ["postgres_server"]
 PEPPER = "a pepper of the acceptance tests"
 SEPOLIA = chain(7, "sepolia", 11155111, "demo://sepolia")
 PATHS = [f"/api/v1/proofs/sepolia/blocks/{height}/transactions/0" for height in (175881, 175882)]
-ROOT = Path(__file__).parents[2]
 
 
 def keys(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "app", "keys", *arguments, "--config", str(config)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
+    return launching.run("keys", *arguments, "--config", str(config))
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import pytest
 import yaml
 
+from tests import launching
 from tests.acceptance.made_blocks import CHAIN_ID, every_type, small_chain
 from tests.scripted_node import ScriptedNode
 
@@ -109,7 +110,7 @@ async def get(port: int, path: str, tls: ssl.SSLContext | None = None) -> Reply:
 class Program:
     """`copath` as it was started: what it wrote, and everything that it started itself."""
 
-    process: subprocess.Popen[bytes]
+    process: launching.Launched | subprocess.Popen[bytes]
     out: Path
     err: Path
     mark: str
@@ -167,15 +168,15 @@ class Program:
         """The processes that live and were started by this one or its children, itself included."""
         if not Path("/proc").is_dir():
             pytest.skip("no /proc here: whether processes are left behind is not tested")
-        found = []
+        found = {self.process.pid} if self.process.poll() is None else set()
         for entry in Path("/proc").iterdir():
             try:
                 alive = entry.name.isdigit() and self.mark.encode() in (entry / "environ").read_bytes()
             except OSError:  # it ended, or is another user's
                 continue
             if alive:
-                found.append(int(entry.name))
-        return found
+                found.add(int(entry.name))
+        return sorted(found)
 
     def open_files(self) -> int:
         """How many descriptors it has."""
@@ -221,17 +222,17 @@ def start(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(yaml.safe_dump(dict(config)))
     out, err, mark = folder / "out", folder / "err", uuid.uuid4().hex
-    program = ["-m", "app"] if not prelude else ["-c", f"{prelude}\nfrom app.cli import main; main()"]
+    arguments = ["serve", "--config", str(folder / "config.yaml")]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("COPATH_", "PROMETHEUS_"))}
-    with out.open("wb") as out_file, err.open("wb") as err_file:
-        process = subprocess.Popen(
-            [sys.executable, *program, "serve", "--config", str(folder / "config.yaml")],
-            cwd=folder,
-            stdout=out_file,
-            stderr=err_file,
-            stdin=subprocess.DEVNULL,
-            env={**inherited, "PYTHONPATH": str(ROOT), _MARK: mark, **(environ or {})},
-        )
+    env = {**inherited, "PYTHONPATH": str(ROOT), _MARK: mark, **(environ or {})}
+    process: launching.Launched | subprocess.Popen[bytes]
+    with out.open("wb") as out_file, err.open("wb") as err_file, open(os.devnull, "rb") as nothing:
+        streams: dict[str, Any] = {"stdin": nothing, "stdout": out_file, "stderr": err_file}
+        if prelude or environ:  # what is read as the program is imported is read then
+            program = ["-m", "app"] if not prelude else ["-c", f"{prelude}\nfrom app.cli import main; main()"]
+            process = subprocess.Popen([sys.executable, *program, *arguments], cwd=folder, env=env, **streams)
+        else:
+            process = launching.Launched(arguments, cwd=folder, env=env, **streams)
     return Program(process, out, err, mark)
 
 
