@@ -18,7 +18,9 @@ from app.core.lasting import StoreUnavailable
 from app.store import schema
 from app.store.database import Database, DatabaseRefused, open_database
 from app.store.ledger import SqlLedger
-from app.store.migrating import make_ready
+from app.store.migrating import Migrated, make_ready
+
+VERSIONS = sorted((Path(__file__).parents[2] / "migrations" / "versions").glob("*.py"))
 
 
 @pytest.fixture
@@ -42,6 +44,16 @@ async def test_migrations_make_the_tables_that_are_read_and_written(empty: Datab
     assert not (await make_ready(empty)).changed
 
 
+@pytest.mark.parametrize("step", [file.name[:4] for file in VERSIONS[:-1]])
+async def test_every_version_before_is_brought_to_this_one(tmp_path: Path, postgres: str, step: str) -> None:
+    for url in (f"sqlite+aiosqlite:///{tmp_path}/copath.db", postgres):
+        async with open_database(url) as database:
+            await make_ready(database, target=step)
+            assert await make_ready(database) == Migrated(step, VERSIONS[-1].name[:4])
+            async with database.reading() as link:
+                assert await link.run_sync(differences) == []
+
+
 async def test_before_that_nothing_is_read_or_written(empty: Database) -> None:
     with pytest.raises(StoreUnavailable):
         await SqlLedger(empty, 1).done()
@@ -59,7 +71,6 @@ async def test_a_database_of_a_newer_version_is_refused_untouched(empty: Databas
         await make_ready(empty)
 
 
-VERSIONS = sorted((Path(__file__).parents[2] / "migrations" / "versions").glob("*.py"))
 ADDING = {"create_table", "create_index", "add_column"}
 """What processes of the version before can live with. Whoever contracts says here which release stopped using what goes."""
 
