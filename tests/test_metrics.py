@@ -90,8 +90,13 @@ def test_counters_and_gauges_stand_at_0_from_the_start(metrics: Metrics) -> None
     assert value(metrics, "copath_root_mismatch_total", **labels) == 0
 
 
-def test_histograms_with_labels_are_not_seeded(metrics: Metrics) -> None:
+def test_durations_with_labels_are_not_seeded(metrics: Metrics) -> None:
     assert not any(name.startswith("copath_proof_duration_seconds_") for name, _ in samples(metrics))
+
+
+def test_the_first_reorganisation_is_an_increase(metrics: Metrics) -> None:
+    assert value(metrics, "copath_reorg_depth_blocks_count", chain="ethereum") == 0
+    assert value(metrics, "copath_reorg_depth_blocks_bucket", chain="ethereum", le="8.0") == 0
 
 
 def test_the_last_bucket_of_the_queue_wait_is_its_limit() -> None:

@@ -8,7 +8,8 @@ One `Metrics` belongs to one registry; nothing here is global, so two servers in
   raw path or a message is never one. What belongs to no chain, because the request named none that is configured, carries
   `NO_CHAIN`; Prometheus treats an empty label as absent.
 * Counters and gauges stand at 0 before anything happens, so that a rate or an alert sees the first event: `register_chain`,
-  `register_routes` and `register_task` lay the series whose labels only the configuration knows. Histograms are not seeded.
+  `register_routes` and `register_task` lay the series whose labels only the configuration knows. Histograms of durations are not
+  seeded: what was never measured took no time at all only in a diagram.
 
 One process serves one registry: the client library's multi-process mode is refused when the settings are read.
 """

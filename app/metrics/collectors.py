@@ -284,6 +284,7 @@ class Metrics(LastingMetrics, BlockStoreMetrics):
             self.retry_budget_exhausted_total,
             self.source_disagreement_total,
             self.reorgs_total,
+            self.reorg_depth_blocks,
             self.chain_safe_head,
             self.chain_attested_head,
             self.anchor_age_seconds,

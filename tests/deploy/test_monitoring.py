@@ -149,6 +149,63 @@ def test_the_dashboard_is_whole() -> None:
     assert used == variables
 
 
+def units_of(expression: str) -> set[str]:
+    """The units in which Grafana may draw what the expression yields."""
+    if "histogram_quantile" in expression:
+        return {"short" if "_blocks_bucket" in expression else "s"}
+    if re.search(r"[_:]ratio", expression):
+        return {"percentunit"}
+    if "86400" in expression or "_bytes{" in expression:
+        return {"bytes"}
+    if expression.startswith("time() -") or re.search(r"_seconds(:p99_5m|\{)", expression):
+        return {"s"}
+    if re.search(r"\brate\(|:rate5m", expression) and "cpu_seconds" not in expression:
+        return {"ops", "reqps"}
+    return {"short"}
+
+
+def test_every_line_is_drawn_in_its_own_unit() -> None:
+    """Seconds and counts on one scale say nothing of either."""
+    wrong = []
+    for panel in promql.dashboard()["panels"]:
+        for target in panel.get("targets", ()):
+            drawn_in = panel["fieldConfig"]["defaults"]["unit"]
+            for override in panel["fieldConfig"].get("overrides", ()):
+                if re.search(override["matcher"]["options"], target["legendFormat"]):
+                    drawn_in = next(each["value"] for each in override["properties"] if each["id"] == "unit")
+            if drawn_in not in units_of(target["expr"]):
+                wrong.append(f"{panel['title']}: {target['legendFormat']} in {drawn_in}")
+    assert wrong == []
+
+
+def test_every_line_is_told_from_its_neighbours() -> None:
+    """What the expression groups by stands in the legend."""
+    untold = []
+    for panel in promql.dashboard()["panels"]:
+        for target in panel.get("targets", ()):
+            grouped = promql.grouping_labels(target["expr"]) - {"le"}
+            untold += [
+                f"{panel['title']}: {label}"
+                for label in grouped - set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+            ]
+    assert untold == []
+
+
+def test_no_window_is_shorter_than_some_scrapes() -> None:
+    """A rate takes two samples, and one scrape may fail: of four at least, at the interval of the ServiceMonitor."""
+    (endpoint,) = yaml.safe_load((DEPLOY / "prometheus" / "service-monitor.yaml").read_text())["spec"]["endpoints"]
+    least_s = 4 * int(endpoint["interval"].removesuffix("s"))
+    seconds = {"s": 1, "m": 60, "h": 3600}
+    windows = {
+        (name, window): int(window[:-1]) * seconds[window[-1]]
+        for name, expression in EXPRESSIONS
+        for window in re.findall(r"\[(\d+[smh])\]", expression)
+    }
+    assert {which: window_s for which, window_s in windows.items() if window_s < least_s} == {}
+    queries = [expression for _, expression in promql.dashboard_queries()]
+    assert not [one for one in queries if re.search(r"\[\d", one)], "the dashboard leaves its windows to Grafana"
+
+
 def test_the_guide_names_what_there_is() -> None:
     text = GUIDE.read_text()
     anchors = {
