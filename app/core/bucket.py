@@ -22,10 +22,10 @@ LONGEST_WAIT_S = 3600.0
 """Nobody is told to come back later than that, though a bucket that is not refilled never has a token again."""
 
 HOT_PER_SECOND = 300
-"""A consumer that asks one process more often takes leases: one statement for many requests."""
+"""A consumer that asks more often, all processes together, takes leases: one statement for many requests."""
 
 LEASE_S = 0.5
-"""How much of the rate a lease takes ahead, and for how long it is good."""
+"""How much of the rate a lease takes ahead at most, and for how long it is good."""
 
 CONTENTION_WAIT_S = 1.0
 """When to come back after another process held the row of one's bucket for too long."""
@@ -158,10 +158,13 @@ class Tab:
         return Decision(False, 0, self._denied_until - now, Layer.LOCAL)
 
     def want(self, waiting: int, now: float, share: int = 1) -> int:
-        """How many tokens to ask for on behalf of so many waiting requests; `share`: of how many processes this is one."""
+        """How many tokens to ask for on behalf of so many waiting requests; `share`: of how many processes this is one, and the
+        others are asked as often. No more is taken ahead than is going to be asked for: what is left over is lost to all."""
         self._count(now, 0)
-        hot = max(self._asks, self._asks_before) > HOT_PER_SECOND
-        return waiting + (math.ceil(self._rate.per_second * LEASE_S / share) if hot else 0)
+        asks_per_s = max(self._asks, self._asks_before)
+        if asks_per_s * share <= HOT_PER_SECOND:
+            return waiting
+        return waiting + math.ceil(min(self._rate.per_second / share, asks_per_s) * LEASE_S)
 
     def answered(self, want: int, taken: Taken, waiting: int, now: float) -> tuple[Decision, ...]:
         """The decisions on the first of those who wait; the others, if any, have to ask again."""

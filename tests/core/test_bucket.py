@@ -125,10 +125,34 @@ def test_R11_who_asks_often_takes_leases_and_only_he() -> None:
         tab.decide(step / 1000)
     assert tab.want(1, 0.3) == 1
     tab.decide(0.3)
-    assert tab.want(1, 0.31) == 1 + math.ceil(fast.per_second * LEASE_S)
+    assert tab.want(1, 0.31) == 1 + math.ceil((HOT_PER_SECOND + 1) * LEASE_S)
     assert tab.want(1, 0.31, share=10) == 1 + math.ceil(fast.per_second * LEASE_S / 10)
     assert tab.want(1, 1.5) > 1, "the second before counts too"
     assert tab.want(1, 2.5) == 1
+
+
+def test_R11_who_asks_ten_processes_is_as_hot_as_who_asks_one() -> None:
+    tab = Tab(Rate(1000.0, 5000), 0.0)
+    for step in range(HOT_PER_SECOND // 10):
+        tab.decide(step / 100)
+    assert tab.want(1, 0.3, share=10) == 1
+    tab.decide(0.3)
+    assert tab.want(1, 0.31, share=10) == 1 + math.ceil((HOT_PER_SECOND / 10 + 1) * LEASE_S)
+
+
+def test_R11_leases_leave_a_consumer_within_his_rate_what_he_asks_for() -> None:
+    """What is taken ahead and not used is lost: who asks three processes at nine tenths of his rate, in bursts, is refused
+    nothing for that, though each of them believes that it is the only one."""
+    rate = Rate(3000.0, 3000)
+    bucket, tabs = Bucket(rate, 0.0), [Tab(rate, 0.0) for _ in range(3)]
+    for tenth in range(40):
+        for tab in tabs:
+            for _ in range(90):
+                decision = tab.decide(tenth / 10)
+                if decision is None:
+                    want = tab.want(1, tenth / 10)
+                    (decision,) = tab.answered(want, bucket.take(want, tenth / 10), 1, tenth / 10)
+                assert decision.allowed, f"after {tenth} tenths of a second"
 
 
 def test_R11_a_lease_is_spent_once_and_lost_when_its_time_is_over() -> None:
