@@ -15,6 +15,8 @@ class ChainRules:
     name: str
     chain_id: int | None
     family: str
+    nodes: str = ""
+    """Stands for the nodes, by name and address, without telling either: others may have other nodes of the same names."""
     anchor_source: str = "none"
     finality: FinalityRule = field(default_factory=FinalityRule)
     max_in_flight: int | None = 32

@@ -55,6 +55,7 @@ class SharedHead:
     ) -> None:
         self._chain_key = rules.key
         self._chain_id = rules.chain_id
+        self._nodes = rules.nodes
         self._upstream = upstream
         self._leases = leases
         self._interval_s = rules.head_interval_s
@@ -63,7 +64,7 @@ class SharedHead:
         self._shown: dict[str, tuple[Sighting, ...]] = {}
         self._listening: Listening | None = None
         if upstream.herald is not None:
-            office = Office(f"listen:{rules.key}", leases, clock)
+            office = Office(f"listen:{rules.key}:{rules.nodes}", leases, clock)
             self._listening = Listening(upstream.herald, office, clock, self._say_again, pause)
         self.polled = 0
         self.received = 0
@@ -145,9 +146,10 @@ class SharedHead:
         return seen, False
 
     def _name(self, what: str) -> str | None:
-        """Of a lease; None while it is not known of which chain: others may have another one under this key."""
+        """Of a lease; None while it is not known of which chain: others may have another one under this key. What other nodes
+        said is not ours to hear: that they have a block would be taken for a word of ours."""
         chain_id = self._upstream.known_chain_id if self._chain_id is None else self._chain_id
-        return None if chain_id is None else f"head:{self._chain_key}:{chain_id}:{what}"
+        return None if chain_id is None else f"head:{self._chain_key}:{chain_id}:{self._nodes}:{what}"
 
     async def _leave(self, name: str, seen: tuple[Sighting, ...] | None, stands_s: float) -> None:
         try:

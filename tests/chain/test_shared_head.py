@@ -19,6 +19,8 @@ from tests.chain.recorded_chain import BUSY, LAST, SEPOLIA, RecordedChain, branc
 from tests.chain.test_several_heads import Node, Nodes
 from tests.fakes import ManualClock
 
+NODES = "these nodes"
+
 
 @pytest.fixture
 async def database() -> AsyncIterator[Database]:
@@ -30,12 +32,12 @@ async def database() -> AsyncIterator[Database]:
 class Replica:
     """One process's way to the nodes."""
 
-    def __init__(self, database: Database, name: str) -> None:
+    def __init__(self, database: Database, name: str, nodes: str = NODES) -> None:
         self.recorded = RecordedChain()
         self.recorded.upstream.tags = {"latest": LAST, "finalized": LAST - 5}
         self.heard: list[tuple[Sighting, ...]] = []
         self.recorded.upstream.note_heads = self.heard.append  # type: ignore[attr-defined]
-        rules = ChainRules(key=7, name="sepolia", chain_id=None, family="ethereum")
+        rules = ChainRules(key=7, name="sepolia", chain_id=None, family="ethereum", nodes=nodes)
         self.head = SharedHead(rules, self.recorded.upstream, SqlLeases(database, name), ManualClock(), self.pause)
         self.pauses: list[float] = []
 
@@ -77,7 +79,7 @@ async def test_a_poll_that_fails_is_made_by_the_next(database: Database) -> None
 
 async def test_a_poll_that_takes_long_is_waited_for_and_then_made(database: Database) -> None:
     first, second = Replica(database, "a"), Replica(database, "b")
-    await SqlLeases(database, "a").take(f"head:7:{SEPOLIA}:latest", 100)
+    await SqlLeases(database, "a").take(f"head:7:{SEPOLIA}:{NODES}:latest", 100)
     assert (await second.head.sightings("latest"))[0].block is not None
     assert len(second.pauses) == 5
     assert (first.polls, second.polls) == (0, 1)
@@ -89,6 +91,15 @@ async def test_what_another_chain_under_this_key_shows_is_not_ours(database: Dat
     await first.head.sightings("latest")
     await second.head.sightings("latest")
     assert (first.polls, second.polls) == (1, 1)
+
+
+async def test_what_other_nodes_of_the_same_names_show_is_not_ours(database: Database) -> None:
+    """That they have a block says nothing of the node here: it may lag, and its ignorance is no absence."""
+    first, second = Replica(database, "a"), Replica(database, "b", "others")
+    await first.head.sightings("latest")
+    await second.head.sightings("latest")
+    assert (first.polls, second.polls) == (1, 1)
+    assert second.heard == []
 
 
 async def test_until_it_is_known_which_chain_it_is_nothing_is_shared(database: Database) -> None:
