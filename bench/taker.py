@@ -11,7 +11,6 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import uvloop
@@ -39,22 +38,17 @@ class Taker:
         self._rates: dict[float, Rates] = {}
         self._running: list[asyncio.Task[None]] = []
 
-    async def told(self, word: str, **given: float) -> dict[str, Any]:
-        """`at_once`: so many takes at once of a bucket that is not refilled. `paced`: takes and bare round trips in turn, so
-        many of each a second. `greedy`: one take after the other."""
-        todo: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
-            "at_once": self._at_once,
-            "paced": self._paced,
-            "greedy": self._greedy,
-        }
-        return await todo[word](**given)
+    async def told(self, word: str, **given: Any) -> dict[str, Any]:
+        """`at_once`: so many takes at once of a bucket that is not refilled. `paced`: so many a second, and in turn with them,
+        where `beside` says so, as many bare round trips."""
+        return await {"at_once": self._at_once, "paced": self._paced}[word](**given)
 
     async def _at_once(self, takes: int, burst: float) -> dict[str, Any]:
         rates = await self._of(Rate(0.0, burst), PATIENT_S)
         decisions = await asyncio.gather(*(rates.take("of fifty") for _ in range(takes)))
         return {"allowed": sum(each.allowed for each in decisions), "layers": _layers(decisions)}
 
-    async def _paced(self, per_second: float, seconds: float) -> dict[str, Any]:
+    async def _paced(self, per_second: float, seconds: float, *, beside: bool) -> dict[str, Any]:
         rates = await self._of(AMPLE, BUDGET_S)
         takes, bare, decisions = [], [], []
         started = time.monotonic() + random.random() / per_second
@@ -63,22 +57,13 @@ class Taker:
             began = time.perf_counter()
             decisions.append(await rates.take("hot"))
             takes.append(time.perf_counter() - began)
+            if not beside:
+                continue
             await asyncio.sleep(started + (number + 0.5) / per_second - time.monotonic())
             began = time.perf_counter()
             await self._round_trip()
             bare.append(time.perf_counter() - began)
         return {"takes": takes, "bare": bare, "layers": _layers(decisions)}
-
-    async def _greedy(self, seconds: float) -> dict[str, Any]:
-        rates = await self._of(AMPLE, BUDGET_S)
-        takes, decisions = [], []
-        ends_at = time.monotonic() + seconds
-        while time.monotonic() < ends_at:
-            began = time.perf_counter()
-            decisions.append(await rates.take("hot"))
-            takes.append(time.perf_counter() - began)
-            await asyncio.sleep(0)
-        return {"takes": takes, "layers": _layers(decisions)}
 
     async def _round_trip(self) -> None:
         async with self._database.at_once() as link:
