@@ -13,12 +13,13 @@ What is known already costs nothing, and is never refused. Synchronous: `now` is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from .purpose import Errand, Purpose
 from .throughput import Throughput
+from .tokens import nobody
 
 DAY_S = 86_400.0
 
@@ -104,8 +105,10 @@ class Account:
         "_granted_at",
         "_spent",
         "cooling_until",
+        "on_want",
         "throughput",
         "units_per_day",
+        "wanted",
     )
 
     def __init__(self, units_per_second: float | None = None, units_per_day: float | None = None) -> None:
@@ -113,6 +116,10 @@ class Account:
         self.units_per_day = units_per_day
         self.cooling_until: float | None = None
         """The provider asked us to slow down: nothing that is paid from here is asked for before, on `now`'s clock."""
+        self.wanted = 0.0
+        """Units of today that calls wait for, which may be there but are not granted to this process."""
+        self.on_want: Callable[[], None] = nobody
+        """Called when they become more."""
         self._day = 0
         self._spent = 0.0
         self._elsewhere = 0.0
@@ -163,10 +170,22 @@ class Account:
             self._turn_page(day * DAY_S)
             self._elsewhere = units
 
-    def grant(self, units: float | None, day: int) -> None:
-        """Of what is left of that day, so much is this process's until it hears of the others again; None: it is alone."""
+    def grant(self, units: float | None, day: int, spent: float) -> None:
+        """Of what is left of that day, so much is this process's until it hears of the others again; None: it is alone. The
+        others know that it has spent `spent`: what it spent since counts towards the grant."""
         if day == self._day:
-            self._grant, self._granted_at = units, self._spent
+            self._grant, self._granted_at = units, spent
+
+    def granted(self, units: float, wall_s: float) -> bool:
+        """Whether so many may be spent before the others are heard of again."""
+        self._turn_page(wall_s)
+        return self._grant is None or self._spent - self._granted_at + units <= self._grant
+
+    def want(self, units: float) -> None:
+        """A call waits for so many to be granted; below 0: no longer."""
+        self.wanted = max(0.0, self.wanted + units)
+        if units > 0:
+            self.on_want()
 
     def spent_share(self, wall_s: float) -> float:
         """The share of today's units that is spent, 0 to 1; 0 where there is no limit."""
@@ -178,15 +197,13 @@ class Account:
         return (self._day + 1) * DAY_S - wall_s
 
     def admits(self, units: float, errand: Errand, wall_s: float) -> bool:
-        """Whether so many of today's units may be spent on this errand. Spends nothing."""
+        """Whether so many of today's units may be spent on this errand, by whichever process. Spends nothing."""
         spent = self.spent(wall_s)
-        if self._grant is not None and self._spent - self._granted_at + units > self._grant:
-            return False
         return self.units_per_day is None or spent + units <= self.units_per_day * share_of(errand)
 
     def charge(self, units: float, errand: Errand, wall_s: float) -> bool:
         """A call is about to start: its units are spent, whatever becomes of it. False, and nothing is, where they may not be."""
-        if not self.admits(units, errand, wall_s):
+        if not (self.admits(units, errand, wall_s) and self.granted(units, wall_s)):
             return False
         self._spent += units
         return True

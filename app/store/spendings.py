@@ -24,6 +24,11 @@ RETURNING units
 _REPLICAS = "replica:"
 """What the names of the leases begin with by which replicas say that they are there."""
 
+_DRAW = """
+UPDATE spendings SET units = units + :units WHERE account = :account AND day = :day AND units + :units <= :most
+RETURNING units
+"""
+
 _FORGET = "DELETE FROM spendings WHERE account = :account AND day < :day - 7"
 
 _LEASE = """
@@ -92,6 +97,13 @@ class SqlSpendings:
             if everybody == units:  # the first of the day
                 await link.execute(text(_FORGET), {"account": account, "day": day})
             return everybody
+
+    async def draw(self, account: str, day: int, units: float, most: float) -> float | None:
+        """As the port says."""
+        async with self._database.writing() as link:
+            drawn = {"account": account, "day": day, "units": units, "most": most}
+            everybody = (await link.execute(text(_DRAW), drawn)).scalar_one_or_none()
+            return None if everybody is None else float(everybody)
 
     async def present(self, for_s: float) -> int:
         """As the port says."""

@@ -31,6 +31,12 @@ BUSY_S = 0.25
 
 LONGEST_RETRY_AFTER_S = 3600.0
 
+GRANT_LOOK_S, GRANT_LOOKS = 0.02, 25
+"""How often, and how many times, a call looks whether it was granted its units of the day."""
+
+GRANTED_S = 1.0
+"""After so long others have told what they did with what they were granted."""
+
 _KEY = re.compile(r"(?=.*\d)[\w.~+=-]{16,}", re.ASCII)
 
 
@@ -134,9 +140,14 @@ class Purse:
 
     async def turn(self, cost: Cost) -> None:
         """Returns when the call's turn has come. Raises `CallFailed` where that would be too late, or in vain."""
-        here, account = errand_in_hand(), self.account
-        if not account.admits(cost.units, here, self._wall_clock()):
+        if not self.account.admits(cost.units, errand_in_hand(), self._wall_clock()):
             raise self._spent()
+        await self._wait_for_a_second(cost)
+        if not self.account.granted(cost.units, self._wall_clock()):
+            await self._wait_for_a_grant(cost)
+
+    async def _wait_for_a_second(self, cost: Cost) -> None:
+        here, account = errand_in_hand(), self.account
         patient = here.purpose is Purpose.BACKFILL
         while wait_s := account.turn_s(cost.throughput, here, self._clock()):
             within_s = self._require_time(wait_s, patient=patient)
@@ -154,7 +165,7 @@ class Purse:
         """The call starts. Raises `CallFailed` where today's units do not allow it."""
         here = errand_in_hand()
         if not self.account.charge(cost.units, here, self._wall_clock()):
-            raise self._spent()
+            raise self._spent(cost=cost)
         self.spent[here.purpose] += cost.units
 
     def require(self, method: str) -> None:
@@ -167,6 +178,17 @@ class Purse:
         units = self.prices.of((method,)).units
         self.account.owe(units, self._wall_clock())
         self.spent[errand_in_hand().purpose] += units
+
+    async def _wait_for_a_grant(self, cost: Cost) -> None:
+        """Other replicas may spend the rest of today's units: this one asks for what it needs of them."""
+        self.account.want(cost.units)
+        try:
+            for _ in range(GRANT_LOOKS):
+                await self._wait(GRANT_LOOK_S)
+                if self.account.granted(cost.units, self._wall_clock()):
+                    return
+        finally:
+            self.account.want(-cost.units)
 
     async def _wait_in_line(self, cost: Cost, wait_s: float) -> None:
         self.account.queue(cost.throughput, self._clock())
@@ -219,6 +241,9 @@ class Purse:
     def _busy(self, wait_s: float) -> CallFailed:
         return CallFailed(Fault.RATE_LIMITED, "its units of a second are used up for the moment", retry_after_s=wait_s)
 
-    def _spent(self) -> CallFailed:
-        left_s = min(self.account.day_left_s(self._wall_clock()), LONGEST_RETRY_AFTER_S)
+    def _spent(self, *, cost: Cost | None = None) -> CallFailed:
+        wall_s = self._wall_clock()
+        if cost is not None and self.account.admits(cost.units, errand_in_hand(), wall_s):  # others may leave some
+            return CallFailed(Fault.SPENT, "its units of today are granted to other replicas", retry_after_s=GRANTED_S)
+        left_s = min(self.account.day_left_s(wall_s), LONGEST_RETRY_AFTER_S)
         return CallFailed(Fault.SPENT, "its units of today are spent, as far as they may be", retry_after_s=left_s)

@@ -27,10 +27,30 @@ class Replica:
         self.accounts = Accounts()
         self.account: Account = self.accounts.of(URL, {}, 10.0, 100.0)
         self.wall_s = NOON
-        self.settling = Settling(self.accounts, SqlSpendings(database, name), wall_clock=lambda: self.wall_s)
+        self.at = 0.0
+        self.settling = Settling(
+            self.accounts, SqlSpendings(database, name), clock=lambda: self.at, wall_clock=lambda: self.wall_s
+        )
 
     def spend(self, units: float) -> bool:
         return self.account.charge(units, ASKED, self.wall_s)
+
+    async def spend_if_granted(self, units: float) -> bool:
+        """As a call does: what it is not granted yet it asks for."""
+        if not self.spend(units):
+            self.account.want(units)
+            await self.settling.settle()
+            self.account.want(-units)
+            return self.spend(units)
+        return True
+
+
+async def settled(replicas: list[Replica]) -> None:
+    """Some seconds in which each tells and hears."""
+    for _ in range(5):
+        for replica in replicas:
+            replica.at += 1.0
+            await replica.settling.settle()
 
 
 async def test_what_one_spent_another_cannot(database: Database) -> None:
@@ -52,7 +72,7 @@ async def test_however_they_spend_they_never_spend_more_than_there_is(database: 
     for replica in (*replicas, *replicas):
         await replica.settling.settle()
     spent = 0.0
-    for _ in range(300):
+    for _ in range(150):
         replica = chance.choice(replicas)
         if chance.random() < 0.2:
             await replica.settling.settle()
@@ -64,6 +84,58 @@ async def test_however_they_spend_they_never_spend_more_than_there_is(database: 
             await replica.settling.settle()
             spent += 0.25 * replica.spend(0.25)
     assert 95 < spent <= 100, "and nearly all of it"
+
+
+@pytest.mark.parametrize("database", ["memory", "postgresql"], indirect=True)
+async def test_a_busy_replica_beside_idle_ones_may_spend_half_of_what_is_left_at_once(database: Database) -> None:
+    replicas = [Replica(database, f"replica-{number}") for number in range(5)]
+    await settled(replicas)
+    spent = 0
+    for _ in range(4):
+        left, before = 100 - spent, spent
+        while await replicas[3].spend_if_granted(2.0):
+            spent += 2
+        assert spent - before >= left // 4 * 2 - 2, "the other half others may be spending"
+        await settled(replicas)
+    assert 88 <= spent <= 100
+    assert max(replica.account.spent(NOON) for replica in replicas) <= 100
+
+
+@pytest.mark.parametrize("database", ["memory", "postgresql"], indirect=True)
+async def test_whoever_draws_and_whenever_they_never_spend_more_than_there_is(database: Database) -> None:
+    chance = random.Random(11)
+    replicas = [Replica(database, f"replica-{number}") for number in range(3)]
+    await settled(replicas)
+    spent, drawn = 0.0, 0
+    for _ in range(80):
+        replica = chance.choice(replicas)
+        if chance.random() < 0.3:  # those who are there are heard every second
+            for each in replicas:
+                each.at += 1.0
+                await each.settling.settle()
+        units = chance.choice((1.0, 4.0, 9.0))
+        at_once = replica.account.granted(units, NOON)
+        spent_one = await replica.spend_if_granted(units)
+        drawn += spent_one and not at_once
+        spent += units * spent_one
+        assert spent <= 100
+    assert drawn > 5
+    assert spent > 90, "and nearly all of it"
+
+
+@pytest.mark.parametrize("database", ["memory", "postgresql"], indirect=True)
+async def test_what_was_drawn_and_not_spent_is_still_there(database: Database) -> None:
+    first, second = replicas = [Replica(database, name) for name in "ab"]
+    await settled(replicas)
+    first.account.want(40.0)
+    await first.settling.settle()
+    first.account.want(-40.0)
+    await settled(replicas)
+    assert second.account.spent(NOON) == 40
+    assert first.account.spent(NOON) == 0
+    assert first.spend(40.0)
+    await settled(replicas)
+    assert second.account.spent(NOON) == 40
 
 
 async def test_settling_twice_counts_once(database: Database) -> None:

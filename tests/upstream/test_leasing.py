@@ -37,6 +37,8 @@ class Bank:
     def __init__(self) -> None:
         self.replicas = 3
         self.row = Row(RATE, RATE, time.monotonic())
+        self.day_units = 0.0
+        self.granted_at_most = 1000.0
         self.asked: list[tuple[float, Ask, float]] = []
         self.question = asyncio.Event()
         self.held = asyncio.Event()
@@ -52,7 +54,14 @@ class Bank:
         return self.row.lease(ask, time.monotonic(), cool_s)
 
     async def settle(self, account: str, day: int, units: float) -> float:
-        return units
+        self.day_units += units
+        return self.day_units
+
+    async def draw(self, account: str, day: int, units: float, most: float) -> float | None:
+        if self.day_units + units > min(most, self.granted_at_most):
+            return None
+        self.day_units += units
+        return self.day_units
 
     async def present(self, for_s: float) -> int:
         return self.replicas
@@ -227,6 +236,38 @@ async def test_backfill_waits_behind_requests_and_is_promised_nothing(replica: R
         (2.0, False),
         (1.0, True),
     ]
+
+
+async def test_a_call_waits_for_units_of_the_day_that_are_there_but_not_granted_to_its_replica() -> None:
+    bank, at, rounds = Bank(), 0.0, 0
+    accounts = Accounts()
+    purse = Purse(account=accounts.of(URL, {}, None, 90.0))
+
+    async def pause(seconds: float) -> None:
+        nonlocal at, rounds
+        at, rounds = at + seconds, rounds + 1
+        if rounds == 5:
+            settled.set()
+        await asyncio.sleep(0 if rounds < 5 else seconds)
+
+    settled = asyncio.Event()
+    settling = Settling(accounts, bank, clock=lambda: at, pause=pause)
+    running = asyncio.create_task(settling.run())
+    await settled.wait()
+    cost = Cost(40.0, 0.0)
+    assert not purse.account.granted(cost.units, time.time())
+    assert purse.closed_s(()) == 0
+    await purse.turn(cost)
+    purse.charge(cost)
+    assert bank.day_units >= 40
+    bank.granted_at_most = 0.0
+    await purse.turn(cost)
+    with pytest.raises(CallFailed) as caught:
+        purse.charge(cost)
+    assert (caught.value.fault, caught.value.retry_after_s) == (Fault.SPENT, 1.0)
+    assert purse.account.wanted == 0
+    running.cancel()
+    await asyncio.wait([running])
 
 
 async def test_a_pause_is_told_at_once_and_once(replica: Replica) -> None:
