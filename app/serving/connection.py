@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import resource
 import time
 from typing import Any
@@ -36,13 +37,17 @@ SPARE_DESCRIPTORS = 128
 """Left for upstreams, files and pipes when connections are counted."""
 
 
+_HOST = re.compile(rb"[\w.~%!$&'()*+,;=:\[\]-]*", re.ASCII)
+"""`uri-host [":" port]` (RFC 9110, 7.2), as far as its characters go; empty where the target has no authority."""
+
+
 def most_connections() -> int:
     """As many as there are file descriptors for, less some to spare."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 1_000_000 if soft == resource.RLIM_INFINITY else max(32, soft - SPARE_DESCRIPTORS)
 
 
-class _TooLargeError(Exception):
+class _RefusedError(Exception):
     """Raised out of a parser callback: the rest is not read."""
 
 
@@ -57,6 +62,7 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0
         self._message_bytes = 0
         self._head_done = False
+        self._without_host = False
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base
@@ -92,12 +98,15 @@ class Connection(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_bytes += len(name) + len(value) + 4
         if self._head_bytes > HEAD_MAX_BYTES:
-            raise _TooLargeError
+            raise _RefusedError
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._stop_waiting()
         self._head_done = True
+        if not self._names_its_host():
+            self._without_host = True
+            raise _RefusedError
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -109,8 +118,17 @@ class Connection(HttpToolsProtocol):
         """For what is no HTTP, and for what a callback refused: the one error body, as everywhere."""
         if self._head_bytes > HEAD_MAX_BYTES:
             self._refuse(413, "PayloadTooLarge", f"the headers are larger than {HEAD_MAX_BYTES} bytes")
+        elif self._without_host:
+            self._refuse(400, "InvalidParameter", "a request names its host, once, in a Host header")
         else:
             self._refuse(400, "InvalidParameter", "the request is not HTTP/1.1 as this server reads it")
+
+    def _names_its_host(self) -> bool:
+        """RFC 9112, 3.2: exactly one valid Host, or none in HTTP/1.0, which does not know it."""
+        hosts = [value for name, value in self.headers if name == b"host"]
+        if len(hosts) == 1:
+            return _HOST.fullmatch(hosts[0]) is not None
+        return not hosts and self.parser.get_http_version() == "1.0"
 
     # --- bounds -----------------------------------------------------------------------------------------------------
 

@@ -113,6 +113,42 @@ async def test_what_is_no_http_gets_the_one_error_body(port: int) -> None:
     assert code_of(answer) == "InvalidParameter"
 
 
+NO_ONE_HOST = {
+    "none": (b"1.1", b""),
+    "two": (b"1.1", b"host: a\r\nhost: a\r\n"),
+    "two in 1.0": (b"1.0", b"Host: a\r\nHOST: b\r\n"),
+    "no host": (b"1.1", b"host: a/b\r\n"),
+    "two in one": (b"1.1", b"host: a b\r\n"),
+}
+
+
+@pytest.mark.parametrize("case", NO_ONE_HOST)
+async def test_a_request_that_does_not_name_its_host_once_is_refused(port: int, case: str) -> None:
+    """RFC 9112, 3.2."""
+    version, headers = NO_ONE_HOST[case]
+    answer = await exchange(port, b"GET / HTTP/%b\r\nx: y\r\n%b\r\n" % (version, headers))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"content-type: application/json\r\n" in answer
+    assert b"connection: close\r\n" in answer
+    body = json.loads(answer.rpartition(b"\r\n\r\n")[2])
+    assert (body["code"], body["retriable"]) == ("InvalidParameter", False)
+    assert "Host" in body["message"]
+
+
+@pytest.mark.parametrize(
+    ("version", "headers"),
+    [
+        (b"1.0", b""),
+        (b"1.1", b"host:\r\nconnection: close\r\n"),
+        (b"1.1", b"Host: [::1]:3100\r\nconnection: close\r\n"),
+        (b"1.1", b"HOST: proofs.example.org:443\r\nconnection: close\r\n"),
+    ],
+)
+async def test_a_host_may_be_empty_and_older_clients_name_none(port: int, version: bytes, headers: bytes) -> None:
+    answer = await exchange(port, b"GET / HTTP/%b\r\n%b\r\n" % (version, headers))
+    assert answer.startswith(b"HTTP/1.1 200 ")
+
+
 @pytest.mark.parametrize("sent", [b"", b"GET / HT"])
 async def test_silence_and_half_a_head_end_in_time(port: int, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
     monkeypatch.setattr(connection, "SILENT_FOR_S", 0.2)
