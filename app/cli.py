@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime
+from http.client import BAD_REQUEST
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -25,7 +26,7 @@ from app.migrating import migrate as bring_up_to_date
 from app.serving import ask_once
 from app.serving import serve as run_server
 from app.settings import LoadedSettings, NoChainsConfigured, Settings, SettingsError, demo_settings, load_settings
-from app.verifying import AnchorWanted, Trust, tell
+from app.verifying import Outcome, Trust, tell
 
 T = TypeVar("T")
 
@@ -39,6 +40,7 @@ program = typer.Typer(
 
 EXIT_REFUSED = 1
 EXIT_CONFIGURATION = 2
+"""The configuration, the command line, or what was asked for cannot be meant."""
 
 ConfigOption = Annotated[
     Path | None,
@@ -100,7 +102,8 @@ def check(
     blocks: Annotated[int, typer.Option(min=1, help="How many recent final blocks of each upstream to rebuild.")] = 20,
     chain: Annotated[str | None, typer.Option(help="Only the chain of this key or name.")] = None,
 ) -> None:
-    """Ask every upstream and rebuild blocks of it. Exit code 0: every chain can be trusted."""
+    """Ask every upstream and rebuild blocks of it. Exit code 0: every chain can be trusted; 1: one cannot; 2: the command line,
+    or the configuration."""
     loaded, _ = _load(config, {"logging.level": "error"})
     prepare_logging(loaded, REQUEST_ID)
     for text in (*loaded.warnings, *(f"{knob} is not yet in force" for knob in loaded.not_in_force)):
@@ -123,7 +126,8 @@ def prove(
     log_index: Annotated[int, typer.Option(help="With --kind log: which log of the receipt.")] = 0,
     config: ConfigOption = None,
 ) -> None:
-    """Print one proof, made and checked here and now, without a server."""
+    """Print one proof, made and checked here and now, without a server. Exit code 0: printed; 1: refused, with the error of a
+    server on standard error; 2: nothing that can be asked for, or the configuration."""
     loaded, _ = _load(config, {"logging.level": "error"})
     paths = {
         "transaction": f"/api/v1/proofs/{chain}/transactions/{tx_hash}",
@@ -139,7 +143,7 @@ def prove(
     except* CannotStart as errors:
         _stop(f"copath: {errors.exceptions[0]}", EXIT_REFUSED)
     if status != 200:
-        _stop(body.decode(), EXIT_REFUSED)
+        _stop(body.decode(), EXIT_CONFIGURATION if status == BAD_REQUEST else EXIT_REFUSED)
     typer.echo(body.decode())
 
 
@@ -150,13 +154,17 @@ def backfill(
     last: Annotated[int, typer.Option("--to", min=0, help="The highest height; it must be finalized.")],
     config: ConfigOption = None,
 ) -> None:
-    """Fill a range of blocks, each fetched once and checked as for a proof. Exit code 0: none failed."""
+    """Fill a range of blocks, each fetched once and checked as for a proof. Exit code 0: none failed; 1: one did, or none could
+    be begun; 2: the command line, or the configuration."""
     if first > last:
         _stop("--from: must not be above --to", EXIT_CONFIGURATION)
     loaded, _ = _load(config, {"logging.level": "error"})
     prepare_logging(loaded, REQUEST_ID)
     try:
         chain_named(loaded.settings, chain)
+    except RangeRefused as error:
+        _stop(f"copath: {error}", EXIT_CONFIGURATION)
+    try:
         tally = asyncio.run(fill_range(loaded.settings, chain, first, last))
     except* (CannotStart, RangeRefused) as errors:
         _stop(f"copath: {errors.exceptions[0]}", EXIT_REFUSED)
@@ -191,24 +199,27 @@ def verify(
     anchor_digest: Annotated[str | None, typer.Option(help="For usc proofs: the digest of that anchor.")] = None,
 ) -> None:
     """Check proofs offline, with nothing but their own bytes and what you trust, and say what is wrong with those that do not
-    hold. Exit code 0: all of them hold; 1: one does not; 2: it could not be checked."""
+    hold. Exit code 0: all of them hold; 1: one does not; 2: one could not be checked, because it is no proof, cannot be read, or
+    what it would hold under was not named."""
     if (anchor_height is None) != (anchor_digest is None):
         _stop("--anchor-height and --anchor-digest name an anchor together", EXIT_CONFIGURATION)
     trust = Trust(
         None if block_hash is None else _hash("--block-hash", block_hash),
         None if anchor_height is None else (anchor_height, _hash("--anchor-digest", anchor_digest or "")),
     )
-    good = True
+    outcomes = set()
     for file in files or [Path("-")]:
         try:
             body = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-            good &= tell(body, str(file) if files and len(files) > 1 else "", trust)
         except OSError as error:
-            _stop(f"{file}: {error.strerror}", EXIT_CONFIGURATION)
-        except AnchorWanted:
-            _stop("a usc proof needs --anchor-height and --anchor-digest: the anchor you trust", EXIT_CONFIGURATION)
-    if not good:
+            typer.echo(f"{file}: {error.strerror}", err=True)
+            outcomes.add(Outcome.UNCHECKED)
+        else:
+            outcomes.add(tell(body, str(file) if files and len(files) > 1 else "", trust))
+    if Outcome.REFUSED in outcomes:  # whatever else there is
         raise typer.Exit(EXIT_REFUSED)
+    if Outcome.UNCHECKED in outcomes:
+        raise typer.Exit(EXIT_CONFIGURATION)
 
 
 keys = typer.Typer(name="keys", help="API keys of consumers.", no_args_is_help=True)

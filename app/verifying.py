@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,6 +19,15 @@ _ANCHORED = ("usc", "batch", "split")
 
 class AnchorWanted(Exception):
     """A usc proof was given and no anchor to check it under: one that is written beside it is not one that is trusted."""
+
+
+class Outcome(enum.Enum):
+    """What became of one proof."""
+
+    HOLDS = enum.auto()
+    REFUSED = enum.auto()
+    UNCHECKED = enum.auto()
+    """It is none, or what it would be checked under was not named, or there is no verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,26 +76,31 @@ def _said(statement: Statement, diagnosis: Diagnosis, trust: Trust) -> str:
     return f"{count} transactions of {blocks} are under the anchor at {trust.anchor[0]}"
 
 
-def tell(body: bytes, name: str, trust: Trust) -> bool:
+def tell(body: bytes, name: str, trust: Trust) -> Outcome:
     """Prints the verdict on one proof, on standard output where it holds, else on standard error. `name` goes before it where it
-    is not empty. Raises `AnchorWanted`."""
+    is not empty."""
     before = f"{name}: " if name else ""
     try:
         diagnosis, said = verdict(body, trust)
     except (NotJson, NotAProof) as refused:
-        _print(f"{before}no proof: {refused}", "red")
-        return False
+        return _unchecked(f"{before}no proof: {refused}")
+    except AnchorWanted:
+        return _unchecked(f"{before}a usc proof needs --anchor-height and --anchor-digest: the anchor you trust")
     except Disagreement as found:
-        _print(f"{before}no verdict: two verifiers of ours disagree about this proof ({found.reason})", "red")
-        return False
+        return _unchecked(f"{before}no verdict: two verifiers of ours disagree about this proof ({found.reason})")
     if diagnosis.valid:
         Console(highlight=False, soft_wrap=True).print(f"{escape(before)}[green]valid[/green]: {escape(said)}")
-        return True
+        return Outcome.HOLDS
     where = f" in {diagnosis.field}" if diagnosis.field else ""
     _print(f"{before}refused: {diagnosis.reason}{where}", "red")
     for line in _details(diagnosis):
         _print(f"  {line}", "default")
-    return False
+    return Outcome.REFUSED
+
+
+def _unchecked(line: str) -> Outcome:
+    _print(line, "red")
+    return Outcome.UNCHECKED
 
 
 def _details(diagnosis: Diagnosis) -> Iterator[str]:

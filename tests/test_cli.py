@@ -50,7 +50,7 @@ def test_verify_accepts_what_prove_printed(receipt_proof: dict[str, Any], tmp_pa
     assert copath("verify", stdin=json.dumps(receipt_proof)).returncode == 0
 
 
-def test_verify_refuses_another_block_a_flipped_byte_and_what_is_no_proof(receipt_proof: dict[str, Any]) -> None:
+def test_verify_refuses_another_block_and_a_flipped_byte(receipt_proof: dict[str, Any]) -> None:
     whole = json.dumps(receipt_proof)
     other = verify("--block-hash", "0x" + "11" * 32, stdin=whole)
     assert (other.exit_code, other.stdout) == (1, "")
@@ -58,10 +58,26 @@ def test_verify_refuses_another_block_a_flipped_byte_and_what_is_no_proof(receip
     value = receipt_proof["value"]
     flipped = json.dumps(receipt_proof | {"value": value[:-1] + ("0" if value[-1] != "0" else "1")})
     assert copath("verify", stdin=flipped).returncode == 1
-    for text in ("", "[]", "{}", "no json", '{"continuityProof": 1}'):
-        done = verify(stdin=text)
-        assert (done.exit_code, done.stdout) == (1, "")
-        assert isinstance(done.exception, SystemExit)
+    assert verify(stdin='{"continuityProof": 1}').exit_code == 1, "a proof, whose fields are not what they must be"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "no json", '"0x"', '{"proof": {}}'])
+def test_what_is_no_proof_was_not_checked(text: str) -> None:
+    done = verify(stdin=text)
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("no proof: ")
+
+
+def test_one_that_does_not_hold_outweighs_those_that_were_not_checked(
+    receipt_proof: dict[str, Any], tmp_path: Path
+) -> None:
+    for name, body in (("bad", receipt_proof | {"value": "0x"}), ("none", {}), ("good", receipt_proof)):
+        (tmp_path / name).write_text(json.dumps(body))
+    bad, none, good, missing = (str(tmp_path / name) for name in ("bad", "none", "good", "missing"))
+    for files, code in (((none, missing, bad, good), 1), ((none, good), 2), ((missing, good), 2), ((good, good), 0)):
+        done = verify(*files)
+        assert done.exit_code == code
+        assert done.stdout.count(f"{good}: valid") == files.count(good), "each is looked at"
 
 
 def test_a_usc_proof_is_verified_under_a_named_anchor() -> None:
@@ -156,6 +172,9 @@ def test_prove_says_in_one_line_why_not() -> None:
     kind = copath("prove", RECEIPT, "--chain", "samples-ethereum", "--kind", "uncle")
     assert (kind.returncode, kind.stdout) == (2, "")
     assert kind.stderr.count("\n") == 1
+    for tx_hash, chain in (("0x00", "samples-ethereum"), (RECEIPT, "nowhere")):
+        meant = copath("prove", tx_hash, "--chain", chain)
+        assert (meant.returncode, meant.stdout, json.loads(meant.stderr)["status"]) == (2, "", 400)
 
 
 def test_version_and_help_need_no_configuration() -> None:
@@ -193,7 +212,7 @@ def test_backfill_says_what_it_could_not_fill() -> None:
     ("arguments", "code", "line"),
     [
         (("--chain", "sepolia", "--from", "175900", "--to", "175904"), 1, "block 175904 is not finalized"),
-        (("--chain", "nowhere", "--from", "1", "--to", "2"), 1, "no chain is called nowhere; there are mainnet-early,"),
+        (("--chain", "nowhere", "--from", "1", "--to", "2"), 2, "no chain is called nowhere; there are mainnet-early,"),
         (("--chain", "sepolia", "--from", "2", "--to", "1"), 2, "--from: must not be above --to"),
     ],
 )
