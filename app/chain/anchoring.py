@@ -131,9 +131,10 @@ class Anchoring:
             self._caught_up.set()
 
     async def _give_way(self, finalized: int | None, office: Office) -> None:
-        """Others may have what this process lacks: a node that answers, or the right one."""
-        since_s = self._clock.now() - self._entered_at
-        if office.held and self._is_late(finalized) and since_s >= PATIENCE_S:
+        """Others may have what this process lacks: a node that answers, or the right chain."""
+        tried_s = self._clock.now() - self._entered_at
+        in_vain = self._is_late(finalized) and tried_s >= PATIENCE_S
+        if office.held and (in_vain or self.stalled == AnchorContradiction.__name__):
             await office.rest()
 
     def _is_due(self, finalized: int | None) -> bool:

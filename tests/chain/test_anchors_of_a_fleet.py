@@ -44,6 +44,10 @@ class SharedRows(MemoryAnchorRows):
         self.read_above.append(above)
         return await super().load(above)
 
+    async def claim_genesis(self, height: int) -> int:
+        self._require_up()
+        return await super().claim_genesis(height)
+
     async def add(self, rows: list[AnchorRow]) -> None:  # type: ignore[override]  # a narrower sequence
         self._require_up()
         self.added.update(row.height for row in rows)
@@ -67,16 +71,10 @@ class Fleet:
         self.rows = SharedRows(self.leases)
         self.replicas: list[RecordedChain] = []
 
-    async def replica(self, name: str, *, finalized: int = BUSY) -> RecordedChain:
-        anchors = await SelfAttested.opened(7, GENESIS, INTERVAL, EVERY, self.rows)
-        made = RecordedChain(
-            GENESIS,
-            LAST,
-            anchors=anchors,
-            clock=self.leases.clock,
-            leases=NotedLeases(self.leases, name),
-            anchor_interval=INTERVAL,
-        )
+    async def replica(self, name: str, *, finalized: int = BUSY, genesis: int = GENESIS) -> RecordedChain:
+        anchors = await SelfAttested.opened(7, genesis, INTERVAL, EVERY, self.rows)
+        clock, leases = self.leases.clock, NotedLeases(self.leases, name)
+        made = RecordedChain(GENESIS, LAST, anchors=anchors, clock=clock, leases=leases, anchor_interval=INTERVAL)
         made.chain.head._upstream = made.upstream  # each sees for itself where the nodes stand
         made.upstream.tags = {"latest": LAST, "safe": finalized, "finalized": finalized}
         self.replicas.append(made)
@@ -297,6 +295,17 @@ async def test_whoever_gets_nowhere_lets_others_try(fleet: Fleet) -> None:
         await fleet.pass_by(15)
         assert (fleet.holder(), fleet.attested()) == ("b", [BUSY, BUSY])
         assert fleet.stalled() == [None, None]
+
+
+async def test_whoever_contradicts_what_is_kept_lets_others_try_at_once(fleet: Fleet) -> None:
+    await fleet.rows.claim_genesis(GENESIS)
+    fleet.leases.lost = True  # or it would not have started
+    wrong = await fleet.replica("a", genesis=GENESIS - 1)
+    fleet.leases.lost = False
+    right = await fleet.replica("b")
+    async with running(wrong, right):
+        assert (fleet.holder(), right.attested()) == ("b", BUSY)
+        assert fleet.stalled() == ["AnchorContradiction", None]
 
 
 async def test_with_nobody_else_there_it_is_tried_on_and_said_why(fleet: Fleet) -> None:
