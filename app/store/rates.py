@@ -147,6 +147,8 @@ class Rates:
         """Asks the questions, probes a database that is left alone, forgets what is full again; until cancelled."""
         try:
             async with asyncio.TaskGroup() as self._group:
+                # Connects before anybody has to wait for that: who was over his rate is still so after a restart.
+                self._group.create_task(self._probe(), name="bucket-probe")
                 beats = 0
                 while True:
                     await asyncio.sleep(self._beat_s)

@@ -95,6 +95,8 @@ async def running(rates: Rates) -> AsyncIterator[None]:
 async def site() -> AsyncIterator[Site]:
     made = Site()
     async with running(made.rates):
+        await settle()
+        made.buckets.hits.clear()  # it has connected
         yield made
 
 
@@ -301,6 +303,16 @@ async def test_R12_where_nobody_else_asks_a_probe_tells_whose_fault_it_is(site: 
 
 
 # --- nothing is left ------------------------------------------------------------------------------------------------
+
+
+async def test_R7_the_database_is_connected_to_before_anybody_waits_for_it() -> None:
+    site = Site()
+    site.buckets.fail("ping", DOWN)
+    async with running(site.rates):
+        await settle()
+        assert (site.buckets.hits["ping"], site.rates.reliance.broken) == (1, True)
+        assert (await site.rates.take("a")).layer is Layer.FALLBACK
+        assert site.buckets.asked == []
 
 
 async def test_who_hangs_up_leaves_nothing_behind(site: Site) -> None:
