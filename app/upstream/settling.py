@@ -118,10 +118,11 @@ class Settling:
             limited = any(each.account.limited for each in self._leasing.values())
             replicas = self._replicas = await self._treasury.present(PRESENT_S) if limited else 1
             for name, each in self._leasing.items():
-                if each.account.units_per_second is not None or each.has_to_tell:
-                    await self._share_a_second(each, replicas)
                 if each.account.limited:
                     await self._share_the_day(name, each.account)
+            for each in self._leasing.values():  # last: these have to be answered within a moment
+                if each.account.units_per_second is not None or each.has_to_tell:
+                    await self._share_a_second(each, replicas)
             if self._leasing:
                 await self._hear()
         except StoreUnavailable:

@@ -123,6 +123,20 @@ async def test_whoever_draws_and_whenever_they_never_spend_more_than_there_is(da
     assert spent > 90, "and nearly all of it"
 
 
+async def test_who_tells_often_is_not_granted_what_others_were(database: Database) -> None:
+    first, second = replicas = [Replica(database, name) for name in "ab"]
+    await settled(replicas)
+    spent = 0
+    for _ in range(12):
+        while second.spend(1.0):
+            spent += 1
+        await second.settling.settle()
+    assert spent >= 70
+    while first.spend(1.0):
+        spent += 1
+    assert spent <= 100
+
+
 @pytest.mark.parametrize("database", ["memory", "postgresql"], indirect=True)
 async def test_what_was_drawn_and_not_spent_is_still_there(database: Database) -> None:
     first, second = replicas = [Replica(database, name) for name in "ab"]

@@ -286,6 +286,7 @@ async def test_a_pause_is_kept_by_all_by_the_clock_of_the_database(database: Dat
         assert replica.account.cooling_until is not None
         left_s = replica.account.cooling_until - replica.now()
         assert began + 30 - first.now() <= left_s <= 30
+        assert not any(each.has_to_tell for each in replica.settling._leasing.values())
 
 
 async def test_a_longer_pause_of_ones_own_is_not_shortened(database: Database) -> None:

@@ -43,6 +43,9 @@ class Bank:
         self.question = asyncio.Event()
         self.held = asyncio.Event()
         self.held.set()
+        self.telling = asyncio.Event()
+        self.told = asyncio.Event()
+        self.told.set()
         self.fault: Exception | None = None
 
     async def lease(self, account: str, rate: float, ask: Ask, cool_s: float) -> Lease:
@@ -55,6 +58,8 @@ class Bank:
 
     async def settle(self, account: str, day: int, units: float) -> float:
         self.day_units += units
+        self.telling.set()
+        await self.told.wait()
         return self.day_units
 
     async def draw(self, account: str, day: int, units: float, most: float) -> float | None:
@@ -146,6 +151,10 @@ async def test_a_database_that_does_not_answer_is_waited_for_for_a_moment_and_th
     assert not replica.account.throughput.leased
     assert replica.account.throughput.part == pytest.approx(1 / 3)
     assert len(replica.bank.asked) == asked
+    replica.account.owe(7.0, time.time())
+    with pytest.raises(StoreUnavailable):
+        await replica.settling.settle()
+    assert replica.bank.day_units == 7.0, "which need not be answered so soon"
     replica.bank.held.set()
     await replica.settling.settle()
     assert replica.account.throughput.leased, "it is back"
@@ -154,9 +163,16 @@ async def test_a_database_that_does_not_answer_is_waited_for_for_a_moment_and_th
 async def test_a_database_that_fails_costs_nobody_the_call(replica: Replica) -> None:
     replica.bank.fault = StoreUnavailable("gone")
     await asyncio.gather(replica.turn(2.0), replica.turn(3.0))
+    assert not replica.account.throughput.leased
+
+
+async def test_a_database_that_fails_while_nobody_calls_costs_nobody_a_question(replica: Replica) -> None:
+    replica.bank.fault = StoreUnavailable("gone")
     with pytest.raises(StoreUnavailable):
         await replica.settling.settle()
+    asked = len(replica.bank.asked)
     await replica.turn(2.0)
+    assert len(replica.bank.asked) == asked
 
 
 async def test_when_settling_ends_nobody_waits_for_it(replica: Replica) -> None:
@@ -270,6 +286,23 @@ async def test_a_call_waits_for_units_of_the_day_that_are_there_but_not_granted_
     await asyncio.wait([running])
 
 
+async def test_what_is_spent_while_it_is_told_counts_towards_the_next_grant() -> None:
+    bank, accounts, now = Bank(), Accounts(), time.time()
+    account = accounts.of(URL, {}, None, 90.0)
+    settling = Settling(accounts, bank)
+    await settling.settle()
+    bank.telling.clear()
+    bank.told.clear()
+    telling = asyncio.create_task(settling.settle())
+    await bank.telling.wait()
+    assert account.charge(15.0, KNOWN, now)
+    bank.told.set()
+    await telling
+    assert not account.granted(1.0, now)
+    await settling.settle()
+    assert account.granted(12.5, now)
+
+
 async def test_a_pause_is_told_at_once_and_once(replica: Replica) -> None:
     replica.bank.question.clear()
     replica.account.cool(time.monotonic() + 10)
@@ -278,6 +311,18 @@ async def test_a_pause_is_told_at_once_and_once(replica: Replica) -> None:
         await replica.settling.settle()
     told = [cool_s for _, _, cool_s in replica.bank.asked if cool_s]
     assert told == [pytest.approx(10, abs=0.2)]
+
+
+async def test_a_pause_that_cannot_be_told_is_tried_again_after_a_while_and_not_at_once(replica: Replica) -> None:
+    replica.bank.fault = StoreUnavailable("gone")
+    replica.bank.question.clear()
+    replica.account.cool(time.monotonic() + 10)
+    await replica.bank.question.wait()
+    await settle()
+    (leasing_it,) = replica.settling._leasing.values()
+    due_s = leasing_it._due_s()
+    assert due_s is not None
+    assert due_s > 10 * BETWEEN_S
 
 
 async def test_a_pause_of_another_is_heard_with_any_answer(replica: Replica) -> None:
