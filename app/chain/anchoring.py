@@ -116,8 +116,11 @@ class Anchoring:
             self._caught_up.set()
 
     async def _advance_for_all(self, finalized: int | None, office: Office) -> None:
-        """What others made is taken up first: whoever comes into the office goes on from there."""
-        if await office.entered():
+        """What others made is taken up first: whoever comes into the office goes on from there. Whoever does not see where the
+        chain stands leaves it to others."""
+        if self._head.stale:
+            await office.leave()
+        elif await office.entered():
             self._entered_at = self._clock.now()
         await self._anchors.advance(None, self._root_in_turn)
         if office.held:
@@ -152,16 +155,17 @@ class Anchoring:
         return now - self._moved_at >= PATIENCE_S
 
     async def _until_due(self) -> None:
-        office = self._office
         if self._anchors.poll_interval_s is not None:
             await asyncio.sleep(self._until_poll_s(self._anchors.poll_interval_s))
             return
+        office, blind = self._office, self._office is not None and self._head.stale
         at_ease = self.stalled is None and (office is None or office.held)
-        rest_s = [] if at_ease else [self._rules.head_interval_s]
-        rest_s += [] if office is None else [max(0.0, office.due_at - self._clock.now())]
+        rests_s = [] if at_ease else [self._rules.head_interval_s]
+        if office is not None and not blind:
+            rests_s.append(max(0.0, office.due_at - self._clock.now()))
         try:
-            async with asyncio.timeout(min(rest_s, default=None)):
-                await (self._head_moved if at_ease else asyncio.Event()).wait()
+            async with asyncio.timeout(min(rests_s, default=None)):
+                await (self._head_moved if at_ease or blind else asyncio.Event()).wait()
         except TimeoutError:
             return
 

@@ -2,124 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections import Counter
-from collections.abc import AsyncIterator
-
 import pytest
 
-from app.anchors.ports import AnchorRow
 from app.anchors.self_attested import SelfAttested
 from app.chain.anchoring import NOBODY, PATIENCE_S
 from app.chain.office import ASK_EVERY_S, LEASE_S
 from app.core.errors import RpcUnavailable
-from app.core.lasting import StoreUnavailable
 from app.core.leases import Lease
-from app.store.memory_anchors import MemoryAnchorRows
-from tests.chain.recorded_chain import BUSY, LAST, RecordedChain
-from tests.chain.test_office import RowLeases, Rows
+from tests.chain.fleet_of_anchors import GENESIS, INTERVAL, OFFICE, Fleet, running
+from tests.chain.recorded_chain import BUSY, LAST
+from tests.chain.test_office import RowLeases
 from tests.fakes import settle
 
 DOWN = RpcUnavailable("down")
-OFFICE = "anchors:7"
-INTERVAL, EVERY = 3, 2
-GENESIS = BUSY - 9
-"""At BUSY there are a genesis, an attestation, a checkpoint and an attestation."""
-
-TURNS = 400
-
-
-class SharedRows(MemoryAnchorRows):
-    """The rows of a fleet, with the heights that were read above."""
-
-    def __init__(self, leases: Rows) -> None:
-        super().__init__()
-        self._leases = leases
-        self.read_above: list[int] = []
-        self.added: Counter[int] = Counter()
-
-    async def load(self, above: int = -1) -> tuple[AnchorRow, ...]:
-        self._require_up()
-        self.read_above.append(above)
-        return await super().load(above)
-
-    async def claim_genesis(self, height: int) -> int:
-        self._require_up()
-        return await super().claim_genesis(height)
-
-    async def add(self, rows: list[AnchorRow]) -> None:  # type: ignore[override]  # a narrower sequence
-        self._require_up()
-        self.added.update(row.height for row in rows)
-        await super().add(rows)
-
-    def _require_up(self) -> None:
-        if self._leases.lost:
-            raise StoreUnavailable("the database is gone")
-
-
-class NotedLeases(RowLeases):
-    """Those of a whole chain, whose head leaves notes: here it does without them."""
-
-    async def leave(self, name: str, note: bytes, for_s: float) -> None:
-        await self.release(name)
-
-
-class Fleet:
-    def __init__(self) -> None:
-        self.leases = Rows()
-        self.rows = SharedRows(self.leases)
-        self.replicas: list[RecordedChain] = []
-
-    async def replica(self, name: str, *, finalized: int = BUSY, genesis: int = GENESIS) -> RecordedChain:
-        anchors = await SelfAttested.opened(7, genesis, INTERVAL, EVERY, self.rows)
-        clock, leases = self.leases.clock, NotedLeases(self.leases, name)
-        made = RecordedChain(GENESIS, LAST, anchors=anchors, clock=clock, leases=leases, anchor_interval=INTERVAL)
-        made.chain.head._upstream = made.upstream  # each sees for itself where the nodes stand
-        made.upstream.tags = {"latest": LAST, "safe": finalized, "finalized": finalized}
-        self.replicas.append(made)
-        return made
-
-    def finalize(self, height: int) -> None:
-        """The nodes of all have come that far."""
-        for made in self.replicas:
-            made.upstream.tags |= {"safe": height, "finalized": height}
-
-    async def pass_by(self, seconds: float) -> None:
-        """Time passes, half a second at a time."""
-        for _ in range(round(2 * seconds)):
-            await self.leases.clock.advance(0.5)
-            await settle(50)
-        await settle(TURNS)
-
-    def attested(self) -> list[int | None]:
-        return [made.attested() for made in self.replicas]
-
-    def fetched(self) -> list[int]:
-        return [made.upstream.hits["fetch"] for made in self.replicas]
-
-    def stalled(self) -> list[str | None]:
-        return [made.chain.anchoring_stalled for made in self.replicas]
-
-    def holder(self) -> str | None:
-        return self.leases.held.get(OFFICE, (None, 0.0))[0]
-
-
-@contextlib.asynccontextmanager
-async def running(*replicas: RecordedChain) -> AsyncIterator[list[asyncio.Task[None]]]:
-    """In turn, so that it is known who comes into the office."""
-    tasks = []
-    for made in replicas:
-        tasks.append(asyncio.create_task(made.chain.run()))
-        await settle(TURNS)
-    try:
-        yield tasks
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for made in replicas:
-            await made.chain.aclose()
 
 
 @pytest.fixture
@@ -295,6 +190,30 @@ async def test_whoever_gets_nowhere_lets_others_try(fleet: Fleet) -> None:
         await fleet.pass_by(15)
         assert (fleet.holder(), fleet.attested()) == ("b", [BUSY, BUSY])
         assert fleet.stalled() == [None, None]
+
+
+async def test_whoever_starts_waits_for_its_head_and_no_longer(fleet: Fleet) -> None:
+    replica = await fleet.replica("a")
+    hold = replica.upstream.hold("tagged")
+    async with running(replica):
+        assert fleet.holder() is None
+        hold.release()
+        await settle(400)
+        assert (fleet.holder(), replica.attested()) == ("a", BUSY)
+
+
+async def test_whoever_does_not_see_the_chain_leaves_it_to_others(fleet: Fleet) -> None:
+    blind, other = await fleet.replica("a"), await fleet.replica("b")
+    async with running(blind, other):
+        blind.upstream.fail("tagged", DOWN, times=None)
+        fleet.finalize(BUSY + 6)
+        await fleet.pass_by(45)
+        assert (fleet.holder(), fleet.attested()) == ("b", [BUSY + 6] * 2)
+        assert fleet.stalled() == [None, None]
+        before = fleet.leases.calls["take"], len(fleet.rows.read_above)
+        await fleet.pass_by(9)
+        assert fleet.leases.calls["take"] - before[0] <= 4, "of one of them"
+        assert len(fleet.rows.read_above) - before[1] <= 10, "and both look at their ease"
 
 
 async def test_whoever_contradicts_what_is_kept_lets_others_try_at_once(fleet: Fleet) -> None:
