@@ -177,6 +177,11 @@ class Throughput:
         for place in waiting:
             place.ring()
 
+    def only(self, now: float) -> None:
+        """Nobody else is there, as the database just said: what it has left is in hand."""
+        self.alone(1.0, now)
+        self._in_hand = max(self._in_hand, min(self._left, self.burst) - self._used)
+
     def lease(self, part: float, now: float) -> None:
         """From now on units are leased; what came by itself is gone, and what was used of it is told with the next question."""
         if not self.leased:

@@ -140,11 +140,10 @@ class Settling:
 
     async def _share_a_second(self, each: Leasing, replicas: int) -> None:
         await each.ask()
-        part = 1 / max(1, replicas)
         if replicas > 1:  # and the database answers in time
-            each.account.throughput.lease(part, self._clock())
+            each.account.throughput.lease(1 / replicas, self._clock())
         else:
-            each.account.throughput.alone(part, self._clock())
+            each.account.throughput.only(self._clock())
 
     async def _draw(self) -> None:
         while True:

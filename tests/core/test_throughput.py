@@ -353,6 +353,22 @@ def test_at_the_start_nothing_is_in_hand() -> None:
     assert throughput.turn_s(50.0, 0.0, patient=False) == pytest.approx(0.5)
 
 
+def test_who_is_the_only_one_has_what_the_row_has() -> None:
+    throughput = Throughput(RATE)
+    throughput.empty(0.0)
+    ask = throughput.ask(0.0)
+    throughput.queue(30.0, 0.1)
+    throughput.answered(ask, Lease(0.0, 0.0, 90.0), 0.1)
+    throughput.only(0.1)
+    assert throughput.turn_s(60.0, 0.1, patient=False) == 0
+    assert throughput.turn_s(61.0, 0.1, patient=False) == pytest.approx(0.01)
+    throughput.queue(60.0, 0.1)
+    throughput.answered(throughput.ask(0.2), Lease(0.0, 0.0, 10.0), 0.2)
+    throughput.only(0.2)
+    assert throughput.turn_s(10.0, 0.2, patient=False) == 0
+    assert throughput.turn_s(11.0, 0.2, patient=False) > 0, "and no more than that, however often it is told"
+
+
 # --- never more -----------------------------------------------------------------------------------------------------
 
 delays = st.floats(0.0, ANSWER_S / 2)

@@ -191,6 +191,18 @@ async def test_a_slow_database_does_not_hold_back_who_is_alone(replica: Replica)
     assert len(replica.bank.asked) == asked
 
 
+async def test_one_alone_begins_with_what_is_there() -> None:
+    bank = Bank()
+    bank.replicas, bank.row.tokens = 1, 60.0
+    replica = Replica(bank)
+    running = asyncio.create_task(replica.settling.run())
+    await replica.rounds.wait()
+    assert replica.account.turn_s(60.0, KNOWN, time.monotonic()) == 0
+    assert replica.account.turn_s(RATE, KNOWN, time.monotonic()) > 0
+    running.cancel()
+    await asyncio.wait([running])
+
+
 async def test_who_is_cancelled_leaves_the_line(replica: Replica) -> None:
     replica.bank.held.clear()
     first, second = asyncio.create_task(replica.turn(2.0)), asyncio.create_task(replica.turn(3.0))
