@@ -114,12 +114,12 @@ class Keeping:
     async def hash_at(self, height: int) -> bytes | None:
         """The final block at this height, if it was noted and the ledger can be had."""
         told = await self._told(lambda: self._ledger.hash_at(height))
-        return None if self._is_doubted(height) else told
+        return told if told is not None and await self._is_believed(height, told) else None
 
     async def position(self, tx_hash: bytes) -> Position | None:
         """Where a final block holds the transaction, likewise."""
         told = await self._told(lambda: self._ledger.position(tx_hash))
-        return None if told is None or self._is_doubted(told.height) else told
+        return told if told is not None and await self._is_believed(told.height, told.block_hash) else None
 
     async def roots(self, first: int, last: int) -> tuple[tuple[int, bytes], ...]:
         """The usc roots noted in [first, last], likewise."""
@@ -134,6 +134,12 @@ class Keeping:
         """A reorg reached into what was final. From `height` on nodes are asked, whatever the ledger says: it takes a while until
         it has forgotten, and other processes that have not seen the reorg write down what they had."""
         self._doubted_from = height if self._doubted_from is None else min(height, self._doubted_from)
+        self._kin.doubt_from(height)
+
+    async def _is_believed(self, height: int, block_hash: bytes) -> bool:
+        """What this process noted it had from the nodes; of what others did the nodes are asked now and then."""
+        known = self._noted.get(height) == block_hash or await self._kin.vouched(height, block_hash, READ_LIMIT_S)
+        return known and not self._is_doubted(height)
 
     def _is_doubted(self, height: int) -> bool:
         return self._doubted_from is not None and height >= self._doubted_from

@@ -1,7 +1,8 @@
 """Whether the chain that the ledger remembers is the one that the nodes have.
 
 A key may be given to another chain, and a development chain begins anew under the same number: what was final then is not on the
-chain that is now. One block that both know decides; until then the ledger is believed only while no node can be asked.
+chain that is now. One block that both know decides; until then the ledger is believed only while no node can be asked. It says
+nothing of the blocks above it: one of those that another process noted since is compared before it is believed.
 """
 
 from __future__ import annotations
@@ -42,8 +43,11 @@ class Nodes(Protocol):
     async def name_of(self, height: int) -> BlockName | None: ...
 
 
-async def kinship_of(ledger: Ledger, nodes: Nodes, head: int | None) -> Kinship:
-    """`head` is the newest height that the nodes have; None before they were heard. Raises `StoreUnavailable`."""
+async def kinship_of(
+    ledger: Ledger, nodes: Nodes, head: int | None, on_shared: Callable[[int], None] = lambda height: None
+) -> Kinship:
+    """`head` is the newest height that the nodes have; None before they were heard. `on_shared` hears of the height at which both
+    have one block. Raises `StoreUnavailable`."""
     if head is None:
         return Kinship.UNSEEN
     intervals = await ledger.done()
@@ -66,8 +70,11 @@ async def kinship_of(ledger: Ledger, nodes: Nodes, head: int | None) -> Kinship:
             return Kinship.UNSEEN
         except ProofError:
             return Kinship.UNKNOWN
+        if name is not None and name.block_hash == noted:
+            on_shared(height)
+            return Kinship.SAME
         if name is not None:
-            return Kinship.SAME if name.block_hash == noted else Kinship.FOREIGN
+            return Kinship.FOREIGN
     return Kinship.SAME if unnamed else Kinship.UNKNOWN  # heights that were refused pin nothing
 
 
@@ -92,6 +99,7 @@ class Kin:
         self._on_foreign = on_foreign
         self._finding = asyncio.Lock()
         self._again_at: float | None = None
+        self._shared_to = -1
         self.kinship = Kinship.UNSEEN
 
     def __repr__(self) -> str:
@@ -101,15 +109,11 @@ class Kin:
         """What is known of it, found out where that is nothing yet. Raises `StoreUnavailable`."""
         if self.kinship in (Kinship.UNSEEN, Kinship.UNKNOWN):
             head = self._head()
-            self.kinship = await kinship_of(self._ledger, self._nodes, head)
+            self.kinship = await kinship_of(self._ledger, self._nodes, head, self._note_shared)
             if self.kinship is Kinship.UNSEEN and head is not None:
                 self._again_at = self._clock.now() + AGAIN_S
             if self.kinship is Kinship.FOREIGN:
-                log.error(
-                    "the ledger remembers another chain under this key: nothing of it is used",
-                    extra={"chain": self._chain},
-                )
-                self._on_foreign()
+                self._disown()
         return self.kinship
 
     async def believed(self, within_s: float) -> bool:
@@ -122,3 +126,45 @@ class Kin:
             except TimeoutError:  # nobody knows: as it was the last time
                 return self._again_at is not None
         return self.kinship in (Kinship.UNSEEN, Kinship.SAME)
+
+    async def vouched(self, height: int, block_hash: bytes, within_s: float) -> bool:
+        """Whether a block that another process noted is to be believed: one below a block that the nodes have too, one that they
+        have themselves, and any for as long as nobody can be asked."""
+        if self._is_beyond_doubt(height):
+            return True
+        try:
+            async with asyncio.timeout(within_s), self._finding:
+                if self._is_beyond_doubt(height):
+                    return True
+                with for_purpose(Purpose.HEAD):
+                    name = await self._nodes.name_of(height)
+        except (TimeoutError, ProofError):
+            self._again_at = self._clock.now() + AGAIN_S
+            return True
+        if name is None:
+            return True
+        if name.block_hash == block_hash:
+            self._note_shared(height)
+            return True
+        if self.kinship is Kinship.SAME:
+            self._disown()
+        return False
+
+    def doubt_from(self, height: int) -> None:
+        """A reorg: what the nodes had from `height` on they need not have any more."""
+        self._shared_to = min(self._shared_to, height - 1)
+
+    def _is_beyond_doubt(self, height: int) -> bool:
+        if self.kinship is not Kinship.SAME:  # nobody could be asked
+            return True
+        return height <= self._shared_to or self._clock.now() < (self._again_at or 0.0)
+
+    def _note_shared(self, height: int) -> None:
+        self._shared_to = max(self._shared_to, height)
+
+    def _disown(self) -> None:
+        self.kinship = Kinship.FOREIGN
+        log.error(
+            "the ledger remembers another chain under this key: nothing of it is used", extra={"chain": self._chain}
+        )
+        self._on_foreign()

@@ -386,6 +386,47 @@ async def test_a_ledger_of_another_chain_is_found_out_before_anything_of_it_is_b
         assert recorded.chain.keeping.kinship is Kinship.FOREIGN
 
 
+async def test_a_block_of_another_chain_that_is_noted_later_is_not_believed() -> None:
+    """The ledger was empty when it was looked at, or knew only what both chains have: the other chain may be a fork."""
+    for shared in ({}, {BUSY - 3: Noted(BUSY - 3, hash_of(sepolia(BUSY - 3)))}):
+        for ask in (lambda recorded: recorded.at(BUSY), by_tx):
+            site = Site()
+            site.ledger.blocks = dict(shared)
+            recorded = site.chain()
+            await recorded.see(LAST, finalized=BUSY)
+            keeping = recorded.chain.keeping
+            assert keeping is not None
+            await keeping.flush()
+            assert keeping.kinship is Kinship.SAME
+            other = branch(BUSY, [sepolia(BUSY), sepolia(BUSY - 2)])[0]
+            await site.ledger.note([Noted(BUSY, hash_of(other), TX)])
+            site.store.blocks[hash_of(other)] = b"whatever"
+            assert (await ask(recorded)).block_hash == HASH
+            assert keeping.kinship is Kinship.FOREIGN
+            await keeping.flush()
+            assert site.ledger.blocks[BUSY].block_hash == hash_of(other), "it is left to whose it is"
+
+
+async def test_what_others_noted_is_compared_once_and_nothing_below_it() -> None:
+    site = Site()
+    recorded = site.chain()
+    await recorded.see(LAST, finalized=LAST)
+    keeping = recorded.chain.keeping
+    assert keeping is not None
+    await keeping.flush()
+    await site.ledger.note([Noted(height, hash_of(sepolia(height))) for height in range(BUSY - 3, BUSY + 1)])
+    asked = recorded.upstream.hits["name_of"]
+    told = await asyncio.gather(*(keeping.hash_at(BUSY) for _ in range(9)))
+    assert told == [HASH] * 9
+    assert await keeping.hash_at(BUSY - 3) == hash_of(sepolia(BUSY - 3))
+    assert recorded.upstream.hits["name_of"] == asked + 1
+    await site.ledger.note([Noted(BUSY + 1, b"\x33" * 32)])
+    recorded.upstream.fail("name_of", RpcUnavailable("down"))
+    assert await keeping.hash_at(BUSY + 1) == b"\x33" * 32, "nobody can be asked"
+    recorded.clock.move(60)
+    assert await keeping.hash_at(BUSY + 1) is None
+
+
 # --- a reorg of what was final --------------------------------------------------------------------------------------
 
 
