@@ -16,6 +16,36 @@ hypothesis.settings.load_profile("copath")
 REQUIRE_ALL = os.environ.get("COPATH_TESTS_REQUIRE_ALL") == "1"
 
 
+FIRST = ("acceptance", "deploy", "serving", "store", "test_", "upstream", "oracles")
+"""Where real processes are waited for, the longest waits first: what ends a run is short, and keeps every core busy."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """One more than there are cores, as tests wait for other processes: a core that one leaves idle is another's."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    return len(usable) + 1
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.option.loadscopereorder = False  # not by their number, but in the order of what follows
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A file is run by one process, so that what its tests share is started once."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(config.rootpath))))
+    items.sort(key=lambda item: _place(item.path.relative_to(config.rootpath / "tests").as_posix()))
+
+
+def _place(path: str) -> int:
+    return next((at for at, start in enumerate(FIRST) if path.startswith(start)), len(FIRST))
+
+
 def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
     text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     return text.removeprefix("Skipped: ")
