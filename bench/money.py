@@ -33,6 +33,7 @@ from app.upstream.evm import EvmNode
 from app.upstream.failover import Failover
 from app.upstream.purse import Purse
 from app.upstream.subscription import EVENT
+from bench import fleet_money
 from tests.acceptance.made_blocks import CHAIN_ID, Outcome, Sent, block_hash, make_block
 from tests.fakes import ManualClock
 from tests.oracles import signing
@@ -128,7 +129,7 @@ def run() -> list[tuple[str, str, str]]:
         told = asyncio.run(replay(records, preset, backfill=False, announced=True)).units[Purpose.HEAD]
         rows.append((f"following it where blocks are announced, {preset}", units(told), f"{told / floor:.2f}"))
     rows.append(("calls to follow the head of a quiet chain, an hour", *following(records)))
-    return rows
+    return rows + fleet_money.run()
 
 
 def following(records: list[dict[str, Any]]) -> tuple[str, str]:
