@@ -43,8 +43,10 @@ class Office:
         self.due_at = now + ASK_EVERY_S
         before = self.held
         try:
-            self.held = (await self._leases.take(self._name, LEASE_S)).mine
-            self.silent = False
+            lease = await self._leases.take(self._name, LEASE_S)
+            self.held, self.silent = lease.mine, False
+            if not lease.mine:
+                self.due_at = min(self.due_at, now + lease.left_s)
         except StoreUnavailable:
             self.held, self.silent = False, True
         return self.held and not before
