@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import http.client
 import json
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping
@@ -123,6 +124,7 @@ def test_its_limits_fit_those_of_the_server() -> None:
     assert f"larger than {MAX_BODY_BYTES} bytes" in text
     assert "keepalive_timeout 60s;" in text
     assert KEEP_ALIVE_S > 60
+    assert "proxy_cache_lock_timeout 1s;" in text, "what may not be kept would be waited for in a row"
 
 
 def test_what_may_be_kept_reaches_the_server_once(nginx: Nginx, origin: Origin, path: str) -> None:
@@ -194,16 +196,32 @@ def test_usc_answers_and_listings_are_never_kept(nginx: Nginx, origin: Origin, u
     assert origin.asked[0][2]["if-none-match"] == 'W/"1"'
 
 
-@pytest.mark.parametrize("header", [{"Authorization": "Bearer canary"}, {"X-API-Key": "canary"}])
-def test_what_was_answered_to_a_key_is_not_kept(
-    nginx: Nginx, origin: Origin, path: str, header: dict[str, str]
+KEYS = [{"Authorization": "Bearer canary"}, {"X-API-Key": "canary"}, {"X-API-Key": "0"}]
+
+
+@pytest.mark.parametrize("key", KEYS, ids=["bearer", "own-header", "zero"])
+@pytest.mark.parametrize("control", ["private, max-age=60", "max-age=60", "max-age=60, x=nonpublic"])
+def test_what_was_answered_to_one_key_is_for_its_holder_alone(
+    nginx: Nginx, origin: Origin, path: str, key: dict[str, str], control: str
 ) -> None:
-    origin.tells(b"{}", "public, max-age=60")
-    path += next(iter(header))
-    nginx.client.send("GET", path, headers=header)
-    assert nginx.client.get(path).headers["cache-status"] == "nginx; fwd=uri-miss"
-    assert nginx.client.send("GET", path, headers=header).headers["cache-status"] == "nginx; hit"
+    """RFC 9111, 3.5: unless the answer says that it is public."""
+    origin.tells(b"{}", control)
+    for headers in (key, {"X-API-Key": "another"}, key):
+        assert nginx.client.send("GET", path, headers=headers).headers["cache-status"] == "nginx; fwd=uri-miss"
+    assert len(origin.asked) == 3
     assert "canary" not in nginx.access_log.read_text()
+
+
+@pytest.mark.parametrize("key", KEYS, ids=["bearer", "own-header", "zero"])
+@pytest.mark.parametrize("control", ["public, max-age=60", "max-age=60, public"])
+def test_what_is_public_is_kept_whoever_asked_first(
+    nginx: Nginx, origin: Origin, path: str, key: dict[str, str], control: str
+) -> None:
+    origin.tells(b"{}", control)
+    nginx.client.send("GET", path, headers=key)
+    assert nginx.client.get(path).headers["cache-status"] == "nginx; hit"
+    assert nginx.client.send("GET", path, headers={"X-API-Key": "another"}).headers["cache-status"] == "nginx; hit"
+    assert len(origin.asked) == 1
 
 
 def test_a_crowd_that_asks_for_one_proof_is_one_question(nginx: Nginx, origin: Origin, path: str) -> None:
@@ -279,6 +297,30 @@ def test_what_a_client_was_told_of_its_rate_is_not_told_to_the_next(nginx: Nginx
     first, second = nginx.client.get(path), nginx.client.get(path)
     assert (first.headers["ratelimit"], first.headers["ratelimit-policy"]) == ('"a";r=1', '"a";q=2')
     assert not {"ratelimit", "ratelimit-policy"} & set(second.headers)
+
+
+@pytest.mark.parametrize("request_head", [b"GET /x HTTP/1.0", b"GET /x HTTP/1.0\r\nHost: a.example:81"])
+def test_the_server_is_told_one_host_in_any_case(nginx: Nginx, origin: Origin, request_head: bytes) -> None:
+    """HTTP/1.0 may name none, as some health checks do; Copath is asked in HTTP/1.1, which has to."""
+    with socket.create_connection(("127.0.0.1", nginx.port), timeout=60) as client:
+        client.sendall(request_head + b"\r\n\r\n")
+        assert client.recv(1024).startswith(b"HTTP/1.1 200")
+    assert origin.asked[0][2]["host"] == (request_head.partition(b"Host: ")[2].decode() or "_")
+
+
+def test_a_server_that_is_gone_is_tried_once_more() -> None:
+    """As when a replica died: the address is that of all of them."""
+    with socket.create_server(("127.0.0.1", 0)) as dying, running_nginx(dying.getsockname()[1]) as nginx:
+
+        def live() -> None:
+            dying.accept()[0].close()
+            with dying.accept()[0] as second:
+                second.recv(65536)
+                second.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+
+        threading.Thread(target=live, daemon=True).start()  # waits for ever where nobody comes again
+        answer = nginx.client.get(PROOF)
+    assert (answer.status, answer.body) == (200, b"{}")
 
 
 def test_the_server_is_told_who_asks(nginx: Nginx, origin: Origin) -> None:
