@@ -6,6 +6,9 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from app.anchors.creditcoin import Creditcoin
+from app.house import open_house
+from app.settings import Settings
 from tests.serving.process import Program, configuration, running, until
 from tests.serving.test_start import CANARY, refusal
 
@@ -73,3 +76,16 @@ async def test_a_creditcoin_that_is_not_there_yet(tmp_path: Path) -> None:
         metrics = (await copath.get("/metrics")).body.decode()
         assert 'copath_anchor_polls_total{chain="chain",result="failed"}' in metrics
         assert CANARY not in copath.said + metrics + str(listed) + str(proof.json)
+
+
+async def test_chains_that_name_the_same_creditcoin_share_its_node() -> None:
+    config = anchored(source="creditcoin", url="http://127.0.0.1:1/one") | {"build": {"processes": 0}}
+    (chain,) = config["chains"]
+    elsewhere = {"source": "creditcoin", "url": "http://127.0.0.1:1/other"}
+    config["chains"] += [chain | {"chain_key": 2, "name": "second"}]
+    config["chains"] += [chain | {"chain_key": 3, "name": "third", "anchors": elsewhere}]
+    async with open_house(Settings.model_validate(config), anchoring=False) as house:
+        sources = [made.anchors for made in house.chains.values()]
+        nodes = [source._node for source in sources if isinstance(source, Creditcoin)]
+    assert [node is nodes[0] for node in nodes] == [True, True, False]
+    assert all(node._client.is_closed for node in nodes)
