@@ -131,9 +131,10 @@ class SharedHead:
         try:
             for look_s in (*LOOKS_S, None):
                 lease = await self._leases.take(name, POLL_S)
-                if lease.note is not None:
+                if lease.note is not None and lease.left_s <= max(stands_s, TOLD_S):
                     return decode(lease.note), True
-                if lease.mine or look_s is None:
+                # A note that would stand for longer than it was left for is from before the clock was set back.
+                if lease.mine or lease.note is not None or look_s is None:
                     break
                 await self._pause(look_s)
         except (StoreUnavailable, ValueError):

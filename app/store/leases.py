@@ -1,7 +1,8 @@
 """Leases in SQL: one row a thing, one statement a question, the database's clock alone.
 
 Whoever finds a row that has expired takes it over in the statement that found it. A row is deleted some time after it expired,
-by whoever takes a lease then.
+by whoever takes a lease then. A row that would stand for longer than any is left for is from before the clock was set back, or
+from another database's clock: it counts as expired.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from sqlalchemy import TextClause, text
 
 from app.core.leases import Lease
 from app.store.database import Database
+
+LONGEST_S = 40.0
+"""Longer than any lease or note is asked to stand."""
 
 FORGOTTEN_AFTER_S = 60.0
 PURGED_AT_ONCE = 100
@@ -28,7 +32,8 @@ ON CONFLICT (name) DO UPDATE SET
     expires_at = CASE WHEN {free} THEN excluded.expires_at ELSE held.expires_at END
 RETURNING holder, expires_at - {clock}, note
 """
-_FREE = "(held.expires_at <= {clock} OR (held.holder = excluded.holder AND held.note IS NULL))"
+_FREE = "(NOT ({stands}) OR (held.holder = excluded.holder AND held.note IS NULL))"
+_STANDS = "{expires_at} > {clock} AND {expires_at} <= {clock} + {longest}"
 
 _LEAVE = """
 UPDATE leases SET note = :note, expires_at = {clock} + {seconds} WHERE name = :name AND holder = :holder
@@ -42,9 +47,9 @@ ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, note = excluded.note,
 
 _RELEASE = "DELETE FROM leases WHERE name = :name AND holder = :holder AND note IS NULL"
 
-_LOOK = "SELECT holder, expires_at - {clock}, note FROM leases WHERE name = :name AND expires_at > {clock}"
+_LOOK = "SELECT holder, expires_at - {clock}, note FROM leases AS held WHERE name = :name AND {stands}"
 
-_COUNT = "SELECT count(*) FROM leases WHERE name LIKE :beginning AND expires_at > {clock}"
+_COUNT = "SELECT count(*) FROM leases AS held WHERE name LIKE :beginning AND {stands}"
 
 _PURGE = """
 DELETE FROM leases WHERE name IN (
@@ -66,6 +71,7 @@ class SqlLeases:
         self.holder = secrets.token_hex(8) if holder is None else holder
         clock = _CLOCK["sqlite" if database.is_sqlite else "postgresql"]
         spelled = {"clock": clock, "seconds": "CAST(:seconds AS double precision)"}
+        spelled["stands"] = _STANDS.format(expires_at="held.expires_at", clock=clock, longest=LONGEST_S)
         spelled["free"] = _FREE.format(**spelled)
         spelled["bytes"] = "BLOB" if database.is_sqlite else "BYTEA"
         self._take, self._leave, self._post, self._release, self._look, self._count, self._purge = (

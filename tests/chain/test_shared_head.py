@@ -79,7 +79,7 @@ async def test_a_poll_that_fails_is_made_by_the_next(database: Database) -> None
 
 async def test_a_poll_that_takes_long_is_waited_for_and_then_made(database: Database) -> None:
     first, second = Replica(database, "a"), Replica(database, "b")
-    await SqlLeases(database, "a").take(f"head:7:{SEPOLIA}:{NODES}:latest", 100)
+    await SqlLeases(database, "a").take(f"head:7:{SEPOLIA}:{NODES}:latest", 30)
     assert (await second.head.sightings("latest"))[0].block is not None
     assert len(second.pauses) == 5
     assert (first.polls, second.polls) == (0, 1)
@@ -91,6 +91,18 @@ async def test_what_another_chain_under_this_key_shows_is_not_ours(database: Dat
     await first.head.sightings("latest")
     await second.head.sightings("latest")
     assert (first.polls, second.polls) == (1, 1)
+
+
+async def test_a_head_from_before_the_clock_of_the_database_was_set_back_is_not_todays(database: Database) -> None:
+    first, second = Replica(database, "a"), Replica(database, "b")
+    await first.head.sightings("latest")
+    async with database.writing() as link:
+        await link.execute(text("UPDATE leases SET expires_at = expires_at + 20"))
+    await second.head.sightings("latest")
+    await first.head.sightings("latest")
+    assert (first.polls, second.polls) == (2, 1)
+    await second.head.sightings("latest")
+    assert second.head.received == 1, "of what was left anew"
 
 
 async def test_what_other_nodes_of_the_same_names_show_is_not_ours(database: Database) -> None:

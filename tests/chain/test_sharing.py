@@ -144,7 +144,7 @@ async def test_one_fills_and_the_others_receive(fleet: Fleet) -> None:
 
 async def test_who_waits_for_another_holds_no_permit(fleet: Fleet) -> None:
     _, second = await fleet.pair()
-    await SqlLeases(fleet.database, "busy").take(BY_HEIGHT, 100)
+    await SqlLeases(fleet.database, "busy").take(BY_HEIGHT, 30)
     waiting = second.ask()
     await second.waits()
     assert second.recorded.chain.permits.budget.running() == 0
@@ -162,7 +162,7 @@ async def test_who_comes_late_receives_too(fleet: Fleet) -> None:
 
 async def test_a_holder_that_died_is_succeeded(fleet: Fleet) -> None:
     _, second = await fleet.pair()
-    await SqlLeases(fleet.database, "dead").take(BY_HEIGHT, 100)
+    await SqlLeases(fleet.database, "dead").take(BY_HEIGHT, 30)
     asked = second.ask()
     await second.waits()
     await fleet.expire()
@@ -175,7 +175,7 @@ async def test_a_holder_that_died_is_succeeded(fleet: Fleet) -> None:
 
 async def test_a_holder_that_never_comes_to_an_end_is_not_waited_for_for_ever(fleet: Fleet) -> None:
     _, second = await fleet.pair()
-    await SqlLeases(fleet.database, "stuck").take(BY_HEIGHT, 1000)
+    await SqlLeases(fleet.database, "stuck").take(BY_HEIGHT, 30)
     second.looks.set()
     assert (await second.ask()).block_hash == HASH
     assert second.fetches == 1
@@ -422,7 +422,7 @@ async def test_a_block_of_another_height_is_not_answered(fleet: Fleet) -> None:
     await first.ask(BUSY - 1)
     await first.left()
     stranger = SqlLeases(fleet.database, "stranger")
-    await stranger.take(BY_HEIGHT, 100)
+    await stranger.take(BY_HEIGHT, 30)
     await stranger.leave(BY_HEIGHT, hash_of(sepolia(BUSY - 1)), 100)
     assert (await second.ask()).block_hash == HASH
     name = f"fill:7:{HASH.hex()}"

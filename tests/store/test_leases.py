@@ -43,6 +43,25 @@ async def test_an_expired_lease_is_taken_over_by_one_of_those_who_wait(database:
     assert [lease.mine for lease in taken].count(True) == 1
 
 
+@pytest.mark.parametrize("note", [None, NOTE])
+@pytest.mark.parametrize("later", ["expires_at + 3600", "1e300"])
+async def test_a_lease_from_before_the_clock_was_set_back_is_free(
+    database: Database, later: str, note: bytes | None
+) -> None:
+    dead, living = SqlLeases(database, "dead"), SqlLeases(database, "living")
+    await dead.take("x", 10)
+    if note is not None:
+        await dead.leave("x", note, 30)
+    async with database.writing() as link:
+        await link.execute(text(f"UPDATE leases SET expires_at = {later}"))
+    assert await living.look("x") is None
+    assert await living.count("x") == 0
+    lease = await living.take("x", 10)
+    assert (lease.mine, lease.note) == (True, None)
+    assert lease.left_s <= 10
+    assert not (await dead.take("x", 10)).mine
+
+
 async def test_what_was_left_is_found_by_everybody_until_it_expires(database: Database) -> None:
     first, second = SqlLeases(database, "a"), SqlLeases(database, "b")
     await first.take("x", 10)
