@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
+from app.api.guard import MAX_BODY_BYTES
 from app.metrics import Metrics
 from app.serving import ENDING_S
-from app.settings import AdmissionSettings, LoadedSettings, load_settings
+from app.settings import AdmissionSettings, LoadedSettings, load_settings, secrets_of
+from app.store.blocks import MOST_WAITING_BYTES
+from app.stores import START_LIMIT_S
 from tests.deploy.manifests import KUBERNETES, OVERLAYS, Manifest, built, copath_container, named, pods, quantity
 
 with warnings.catch_warnings():
@@ -26,7 +29,9 @@ SECRETS = "/run/secrets/copath"
 OF_THE_OPERATOR = {"ServiceMonitor", "PrometheusRule"}  # defined by the Prometheus operator, not by Kubernetes
 DATABASE = "postgresql+asyncpg://copath:made-up@database/copath"
 PROCESSES_BYTES = 700 * 2**20
-"""The server and two builder processes, without what the chains keep."""
+"""The server and two builder processes at work, without what the chains keep."""
+AT_REST_BYTES = 150 * 2**20
+"""Of all its processes, measured."""
 
 
 @pytest.fixture(params=OVERLAYS)
@@ -80,11 +85,18 @@ def test_the_server_takes_the_configuration(loaded: LoadedSettings) -> None:
     assert loaded.settings.chains
 
 
-def test_secrets_are_files_that_the_instructions_name(overlay: str, manifests: list[Manifest]) -> None:
+def test_secrets_are_files_that_the_instructions_name(
+    overlay: str, manifests: list[Manifest], loaded: LoadedSettings
+) -> None:
     text = named(manifests, "ConfigMap", "copath-config")["data"]["config.yaml"]
     instructions = (KUBERNETES / "overlays" / overlay / "kustomization.yaml").read_text()
     assert sorted(secret_files(text)) == sorted(re.findall(r"--from-file=([\w-]+)=", instructions))
     assert "Secret" not in {manifest["kind"] for manifest in manifests}
+    made_up = [secret for secret in secrets_of(loaded.settings) if secret]
+    assert len(made_up) >= 2
+    told, bucket = str(manifests), loaded.settings.block_store_url or ""
+    assert "@" not in bucket
+    assert not [secret for secret in made_up if secret in told and secret not in bucket], "they come from files alone"
     for workload, pod in pods(manifests).items():
         if "nginx" not in workload:
             secret = volumes_of(pod)["secrets"]["secret"]
@@ -111,12 +123,19 @@ def test_probes_ask_what_is_meant_for_them(manifests: list[Manifest], loaded: Lo
         "readiness": "/readyz",
     }
     assert {ports[probe["port"]] for probe in asked.values()} == {loaded.settings.bind_port}
+    startup, liveness = container["startupProbe"], container["livenessProbe"]
+    # It listens after its database was waited for, builders were started and tables were read, on a machine that is busy.
+    assert startup["periodSeconds"] * startup["failureThreshold"] >= 10 * START_LIMIT_S
+    # A loop that stands still for a while is late, not dead; and nobody is ended for a probe or two that were slow.
+    assert liveness["periodSeconds"] * liveness["failureThreshold"] >= 30 > liveness["timeoutSeconds"]
 
 
 def test_memory_holds_what_the_chains_may_keep(manifests: list[Manifest], loaded: LoadedSettings) -> None:
     limit = quantity(copath_container(manifests)["resources"]["limits"]["memory"])
     kept = sum(chain.cache.merkle_max_bytes for chain in loaded.settings.chains)
     assert kept + PROCESSES_BYTES <= limit
+    requested = quantity(copath_container(manifests)["resources"]["requests"]["memory"])
+    assert kept + AT_REST_BYTES + MOST_WAITING_BYTES <= requested, "or a machine gives away what is in use"
     assert "cpu" in copath_container(manifests)["resources"]["limits"], "the number of builders follows from the quota"
 
 
@@ -180,6 +199,23 @@ def test_the_database_is_brought_up_to_date_before_it_is_used(overlay: str, mani
     jobs = [manifest["metadata"]["name"] for manifest in manifests if manifest["kind"] == "Job"]
     # A volume that one pod at a time can mount is migrated in that pod.
     assert jobs == ([] if overlay == "single" else ["copath-migrate"])
+
+
+def test_what_the_migration_stands_on_is_there_before_it_and_replicas_come_after_it() -> None:
+    """Argo CD applies a PreSync hook before everything else, and waves within the sync from the lowest to the highest."""
+    manifests = built("replicas")
+    job = named(manifests, "Job", "copath-migrate")
+    annotations = job["metadata"]["annotations"]
+    assert annotations["argocd.argoproj.io/hook"] == "Sync"
+    assert annotations["argocd.argoproj.io/hook-delete-policy"] == "BeforeHookCreation"
+    pod = job["spec"]["template"]["spec"]
+    for kind, name in (("ServiceAccount", pod["serviceAccountName"]), ("ConfigMap", "copath-config")):
+        assert wave_of(named(manifests, kind, name)) <= wave_of(job)
+    assert wave_of(job) < wave_of(named(manifests, "Deployment", "copath"))
+
+
+def wave_of(manifest: Manifest) -> int:
+    return int(manifest["metadata"].get("annotations", {}).get("argocd.argoproj.io/sync-wave", 0))
 
 
 def test_services_and_policies_meet_what_they_are_for(manifests: list[Manifest]) -> None:
@@ -264,6 +300,8 @@ def test_nginx_is_told_all_that_it_is_to_replace() -> None:
     volumes = volumes_of(pods(manifests)["Deployment copath-nginx"])
     room = quantity(volumes[mounts[str(Path(given["COPATH_CACHE_DIR"]).parent)]]["emptyDir"]["sizeLimit"])
     assert quantity(given["COPATH_CACHE_SIZE"].upper() + "i") < room
+    largest = int(re.findall(r"proxy_max_temp_file_size (\d+)m;", template)[0]) * 2**20 + MAX_BODY_BYTES
+    assert 200 * largest <= quantity(volumes["tmp"]["emptyDir"]["sizeLimit"]), "so many slow clients evict a pod"
     allowed = named(manifests, "NetworkPolicy", "copath")["spec"]["ingress"][0]["from"]
     labels = named(manifests, "Deployment", "copath-nginx")["spec"]["template"]["metadata"]["labels"]
     assert labels in [entry.get("podSelector", {}).get("matchLabels") for entry in allowed]
