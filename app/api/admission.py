@@ -112,7 +112,7 @@ class Admission:
 
 def _admitted(house: Lobby, visit: Visit) -> Place:
     chain = visit.chain
-    outcome = house.door.enter(lane_of(visit), None if chain is None else chain.key, house.now())
+    outcome = house.door.enter(lane_of(visit), None if chain is None else chain.key, house.now(), visit.consumer)
     if isinstance(outcome, Shed):
         raise refusal_of(outcome)
     return outcome

@@ -16,10 +16,11 @@ from app.api.lobby import ChainFloor, open_house_of
 from app.api.visit import Visit, visit_of
 from app.core.admission import Lane, Shed
 from app.core.blocks import BlockRef
-from app.core.errors import ChainOverloaded, Overloaded, ProofError
+from app.core.errors import ChainOverloaded, ConsumerConcurrency, Overloaded, ProofError
 from app.core.provable_block import ProvableBlock
 
 FULL = "too many proof requests in flight; retry with back-off"
+HIS_SHARE = "too many of your requests are in flight: what room is left is for others; retry with back-off"
 
 _ASKS_NOBODY = frozenset({"/api/v1/proofs/verify"})
 _WEIGHED_BY_THEIR_HANDLERS = frozenset(
@@ -62,7 +63,13 @@ def take_cold_places(scope: Scope, blocks: int) -> None:
 
 def refusal_of(shed: Shed) -> ProofError:
     """The error of a request that found no room."""
-    return Overloaded(FULL) if shed is Shed.OVERLOADED else ChainOverloaded(FULL)
+    match shed:
+        case Shed.OVERLOADED:
+            return Overloaded(FULL)
+        case Shed.CHAIN_OVERLOADED:
+            return ChainOverloaded(FULL)
+        case Shed.CONSUMER:
+            return ConsumerConcurrency(HIS_SHARE)
 
 
 def _native_transaction(chain: ChainFloor, params: Mapping[str, str]) -> bool:

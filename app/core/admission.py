@@ -5,6 +5,9 @@
 
 Only the cold lane is refused for cold load, and only its refusals open saturation windows. A batch comes in by the warm lane,
 before anybody can know what it needs, and takes its cold places once that is known: one for each block that is not at hand.
+
+Where consumers are told apart none of them fills a gate: who is inside already gets no more than three times the cold places
+that are then left. So one that floods leaves a quarter to everybody else, two leave a sixteenth, and who has nothing finds room.
 Synchronous; `now` is an argument.
 """
 
@@ -15,6 +18,9 @@ from collections.abc import Mapping
 
 from app.core.saturation import Gate
 
+TIMES_WHAT_IS_LEFT = 3
+"""So many places may one consumer hold for each that is left."""
+
 
 class Lane(enum.StrEnum):
     """Which way a request takes."""
@@ -24,20 +30,22 @@ class Lane(enum.StrEnum):
 
 
 class Shed(enum.StrEnum):
-    """Why a request is turned away. The values are metric labels."""
+    """Why a request is turned away. The values are metric labels. `CONSUMER`: there is room, but for others."""
 
     OVERLOADED = "overloaded"
     CHAIN_OVERLOADED = "chain_overloaded"
+    CONSUMER = "consumer_concurrency"
 
 
 class Place:
     """What one request holds. Only the door changes it. `cold` counts its places in the cold lane, `warm` those in the warm."""
 
-    __slots__ = ("chain_key", "cold", "lane", "warm")
+    __slots__ = ("chain_key", "cold", "consumer", "lane", "warm")
 
-    def __init__(self, lane: Lane, chain_key: int | None) -> None:
+    def __init__(self, lane: Lane, chain_key: int | None, consumer: str | None = None) -> None:
         self.lane = lane
         self.chain_key = chain_key
+        self.consumer = consumer
         self.cold = 0
         self.warm = 0
 
@@ -55,14 +63,16 @@ class Door:
         self.process = process
         self.chains = chains
         self.warm = warm
+        self._held: dict[tuple[Gate, str], int] = {}  # cold places, by consumer
         self._warm_served_at: float | None = None
 
     def __repr__(self) -> str:
         return f"<Door process={self.process!r} chains={dict(self.chains)!r} warm={self.warm!r}>"
 
-    def enter(self, lane: Lane, chain_key: int | None, now: float) -> Place | Shed:
-        """Lets one request in, or says why not; the refused hold nothing, and never held anything."""
-        place = Place(lane, chain_key)
+    def enter(self, lane: Lane, chain_key: int | None, now: float, consumer: str | None = None) -> Place | Shed:
+        """Lets one request in, or says why not; the refused hold nothing, and never held anything. `consumer`: who asks, where
+        consumers are told apart."""
+        place = Place(lane, chain_key, consumer)
         if lane is Lane.COLD:
             shed = self.add(place, 1, now)
             return place if shed is None else shed
@@ -87,8 +97,11 @@ class Door:
             if not gate.has_room(places):
                 gate.refuse(now)
                 return shed
+        if any(self._is_for_others(gate, place, places) for gate in gates):
+            return Shed.CONSUMER  # he is over his own share: opens no window
         for gate in gates:
             gate.enter(places)
+            self._hold(gate, place, places)
         place.cold += places
         return None
 
@@ -100,6 +113,7 @@ class Door:
             gates = self._gates(place)
             for gate in gates:
                 gate.give_back(cold)
+                self._hold(gate, place, -cold)
             for gate in gates:
                 gate.window.progress()
         if warm:
@@ -110,6 +124,20 @@ class Door:
     def serves_known_answers(self, now: float) -> bool:
         """Whether the warm lane served somebody within the threshold of saturation."""
         return self._warm_served_at is not None and now - self._warm_served_at < self.process.window.threshold_s
+
+    def _is_for_others(self, gate: Gate, place: Place, places: int) -> bool:
+        """Whether the room that is left is not for this consumer. One request alone never has too much."""
+        if place.consumer is None or gate.limit is None:
+            return False
+        held = self._held.get((gate, place.consumer), 0)
+        return held > place.cold and held + places > TIMES_WHAT_IS_LEFT * (gate.limit - gate.taken - places)
+
+    def _hold(self, gate: Gate, place: Place, places: int) -> None:
+        if place.consumer is None:
+            return
+        held = self._held.pop((gate, place.consumer), 0) + places
+        if held:
+            self._held[gate, place.consumer] = held
 
     def _gates(self, place: Place) -> tuple[Gate, ...]:
         chain = None if place.chain_key is None else self.chains.get(place.chain_key)

@@ -422,6 +422,28 @@ async def test_more_in_flight_than_one_may_have_are_refused_and_those_of_others_
         assert doors.metric("admission_rejected_total", reason="consumer_concurrency") == 1
 
 
+async def test_acceptance_d_a_flood_of_cold_requests_leaves_room_at_the_door() -> None:
+    """Whatever the rate lets through at once, and without a cap on what one may have in flight."""
+    chain = await seen()
+    hold = chain.upstream.hold("fetch")
+    async with doors_of(settings_of((20.0, 60)), chain, process=8, chain=8) as (doors, buckets):
+        flood = [doors.ask(nth(n % 3), client=HERE) for n in range(20)]
+        await settle()
+        asked_before = len(buckets.asked)
+        refused = await doors.ask(nth(3), client=HERE)
+        assert (refused.status, refused.code) == (429, "ConsumerConcurrency")
+        assert int(refused.headers["retry-after"]) >= 1
+        assert len(buckets.asked) == asked_before, "R9: who gets no place does not pay"
+        theirs = doors.ask(nth(3), client=THERE)
+        await settle()
+        hold.release()
+        assert await codes(theirs) == [200]
+        assert sorted(map(str, await codes(*flood))) == ["200"] * 6 + ["ConsumerConcurrency"] * 14
+        assert doors.metric("admission_rejected_total", reason="consumer_concurrency") == 15
+        assert doors.metric("admission_rejected_total", reason="chain_overloaded") == 0
+        assert not doors.house.saturated
+
+
 async def test_a_place_of_a_consumer_is_free_with_the_last_byte_and_after_any_end() -> None:
     chain = await seen()
     async with doors_of(ConsumerSettings(max_in_flight=1), chain) as (doors, _):

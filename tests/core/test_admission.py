@@ -150,6 +150,65 @@ def test_A12_without_limits_everybody_comes_in() -> None:
     assert (at.process.taken, at.chains[X].taken, at.warm.taken) == (0, 0, 0)
 
 
+# --- consumers ----------------------------------------------------------------------------------------------------------
+
+
+def flood(at: Door, consumer: str, chain_key: int = X) -> tuple[list[Place], set[Shed]]:
+    """Everything that one consumer gets, and why not more."""
+    outcomes = [at.enter(Lane.COLD, chain_key, 0.0, consumer) for _ in range(100)]
+    places = [each for each in outcomes if isinstance(each, Place)]
+    return places, {each for each in outcomes if isinstance(each, Shed)}
+
+
+def test_who_floods_leaves_room_for_everybody_else() -> None:
+    at = door(process=64, chain=32)
+    got = {}
+    for consumer in ("first", "second", "third"):
+        places, why_not = flood(at, consumer)
+        got[consumer] = len(places)
+        assert why_not == ({Shed.CONSUMER} if at.chains[X].has_room() else {Shed.CHAIN_OVERLOADED})
+    assert got == {"first": 24, "second": 6, "third": 1}
+    assert isinstance(at.enter(Lane.COLD, X, 0.0, "newcomer"), Place)
+    assert at.enter(Lane.COLD, X, 0.0, "too late") is Shed.CHAIN_OVERLOADED
+    assert at.chains[Y].taken == 0
+    assert (len(flood(at, "first", Y)[0]), at.process.taken) == (18, 50), (
+        "42 of the process, three times what is left of it"
+    )
+    assert flood(at, "second", Y)[0]
+
+
+def test_what_one_consumer_is_refused_is_no_saturation() -> None:
+    at = door(process=8, chain=8)
+    flood(at, "first")
+    assert not at.chains[X].window.is_open(0.0)
+    assert not at.process.window.is_open(0.0)
+
+
+def test_one_request_is_not_too_much_for_anybody() -> None:
+    at = door(process=8, chain=8)
+    batch = at.enter(Lane.WARM, X, 0.0, "one")
+    assert isinstance(batch, Place)
+    assert at.add(batch, 5, 0.0) is None
+    assert at.add(batch, 3, 0.0) is None
+    assert at.chains[X].taken == 8
+
+
+def test_what_is_given_back_may_be_taken_again() -> None:
+    at = door(process=8, chain=8)
+    places, _ = flood(at, "one")
+    for place in places:
+        at.leave(place, 0.0)
+        at.leave(place, 0.0)
+    assert len(flood(at, "one")[0]) == len(places) == 6
+
+
+def test_who_is_not_told_apart_fills_the_gate() -> None:
+    at = door(process=8, chain=8)
+    for _ in range(8):
+        entered(at)
+    assert not at.chains[X].has_room()
+
+
 def test_repr_is_the_dashboard() -> None:
     at = door()
     place = entered(at)
@@ -165,9 +224,9 @@ class AnyDoor(RuleBasedStateMachine):
         self.at = door(process=5, chain=3, warm=4)
         self.inside: list[Place] = []
 
-    @rule(lane=st.sampled_from(Lane), chain=st.sampled_from([X, Y, None]))
-    def come(self, lane: Lane, chain: int | None) -> None:
-        outcome = self.at.enter(lane, chain, 0.0)
+    @rule(lane=st.sampled_from(Lane), chain=st.sampled_from([X, Y, None]), consumer=st.sampled_from(["a", "b", None]))
+    def come(self, lane: Lane, chain: int | None, consumer: str | None) -> None:
+        outcome = self.at.enter(lane, chain, 0.0, consumer)
         if isinstance(outcome, Place):
             self.inside.append(outcome)
 
@@ -197,6 +256,7 @@ class AnyDoor(RuleBasedStateMachine):
     def teardown(self) -> None:
         while self.inside:
             self.go(0, True)
+        assert not self.at._held
         self.gates_hold_what_places_hold()
         self.S3_an_open_window_has_a_holder()
 
