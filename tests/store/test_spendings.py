@@ -12,12 +12,19 @@ from app.core.purpose import Errand
 from app.core.spending import Account
 from app.store.database import Database
 from app.store.spendings import SqlSpendings
+from app.upstream import leasing
 from app.upstream.purse import Accounts
 from app.upstream.settling import Settling
 
 URL = "https://eth.example.org/v2/abcdefgh12345678"
 NOON = 1_000 * 86_400.0 + 43_200.0
 ASKED = Errand(anonymous=False)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is no slow database."""
+    monkeypatch.setattr(leasing, "ANSWER_S", 10.0)
 
 
 class Replica:

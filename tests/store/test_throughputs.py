@@ -17,6 +17,7 @@ from app.core.tokens import ANSWER_S, BURST_S, LEASE_S, Ask, Lease
 from app.store.database import Database, Limits, open_database
 from app.store.migrating import make_ready
 from app.store.spendings import SqlSpendings
+from app.upstream import leasing
 from app.upstream.purse import Accounts, Purse
 from app.upstream.settling import Settling
 from tests.leased_tokens import Row
@@ -39,6 +40,12 @@ INSERT INTO skewed.clock VALUES (1000);
 CREATE FUNCTION skewed.statement_timestamp() RETURNS timestamptz LANGUAGE sql STABLE AS
 $$ SELECT to_timestamp(now) FROM skewed.clock $$
 """
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is no slow database."""
+    monkeypatch.setattr(leasing, "ANSWER_S", 10.0)
 
 
 @asynccontextmanager

@@ -19,6 +19,7 @@ from app.core.resting import shift
 from app.core.spending import Account, Cost
 from app.core.tokens import Ask, Lease
 from app.upstream import leasing
+from app.upstream.allowance import MIN_USEFUL_S
 from app.upstream.faults import CallFailed, Fault
 from app.upstream.leasing import BETWEEN_S
 from app.upstream.purse import Accounts, Purse
@@ -98,6 +99,12 @@ class Replica:
         await self.purse.turn(Cost(0.0, units))
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is no slow database."""
+    monkeypatch.setattr(leasing, "ANSWER_S", 10.0)
+
+
 @pytest.fixture
 async def replica() -> AsyncIterator[Replica]:
     replica = Replica(Bank())
@@ -155,6 +162,7 @@ async def test_a_database_that_does_not_answer_is_waited_for_for_a_moment_and_th
     with pytest.raises(StoreUnavailable):
         await replica.settling.settle()
     assert replica.bank.day_units == 7.0, "which need not be answered so soon"
+    monkeypatch.setattr(leasing, "ANSWER_S", 10.0)
     replica.bank.held.set()
     await replica.settling.settle()
     assert replica.account.throughput.leased, "it is back"
@@ -217,7 +225,7 @@ async def test_who_is_cancelled_leaves_the_line(replica: Replica) -> None:
 
 async def test_a_lease_that_does_not_come_in_time_is_refused_with_the_wait(replica: Replica) -> None:
     replica.bank.held.clear()
-    token = deadline.set(time.monotonic() + 0.51)  # a hundredth of a second beyond the least that is useful
+    token = deadline.set(time.monotonic() + MIN_USEFUL_S + 0.1)
     with pytest.raises(CallFailed) as caught:
         await replica.turn(2.0)
     deadline.reset(token)
@@ -231,7 +239,7 @@ async def test_a_turn_that_would_come_too_late_is_refused_at_once(replica: Repli
     await replica.settling.settle()
     with pytest.raises(CallFailed) as caught:
         await replica.turn(2.0)
-    assert caught.value.retry_after_s == pytest.approx(6, abs=0.2)
+    assert caught.value.retry_after_s == pytest.approx(6, abs=0.9)
     assert replica.bank.wanted == []
 
 
@@ -250,7 +258,7 @@ async def test_P6_who_waits_for_a_lease_holds_no_permit(replica: Replica) -> Non
 
 
 async def test_backfill_waits_behind_requests_and_is_promised_nothing(replica: Replica) -> None:
-    replica.bank.row.tokens = 0.0
+    replica.bank.row.tokens, replica.bank.row.rate = 1.0, 0.001
     replica.bank.question.clear()
     with for_purpose(Purpose.BACKFILL):
         filling = asyncio.create_task(replica.turn(2.0))
@@ -267,9 +275,8 @@ async def test_backfill_waits_behind_requests_and_is_promised_nothing(replica: R
 
 
 async def test_a_call_waits_for_units_of_the_day_that_are_there_but_not_granted_to_its_replica() -> None:
-    bank, at, rounds = Bank(), 0.0, 0
-    accounts = Accounts()
-    purse = Purse(account=accounts.of(URL, {}, None, 90.0))
+    bank, accounts, at, rounds = Bank(), Accounts(), 0.0, 0
+    purse = Purse(account=accounts.of(URL, {}, None, 90.0), pause=lambda _: asyncio.sleep(0))
 
     async def pause(seconds: float) -> None:
         nonlocal at, rounds
@@ -322,7 +329,7 @@ async def test_a_pause_is_told_at_once_and_once(replica: Replica) -> None:
     for _ in range(3):
         await replica.settling.settle()
     told = [cool_s for _, _, cool_s in replica.bank.asked if cool_s]
-    assert told == [pytest.approx(10, abs=0.2)]
+    assert told == [pytest.approx(10, abs=1)]
 
 
 async def test_a_pause_that_cannot_be_told_is_tried_again_after_a_while_and_not_at_once(replica: Replica) -> None:
@@ -340,4 +347,4 @@ async def test_a_pause_that_cannot_be_told_is_tried_again_after_a_while_and_not_
 async def test_a_pause_of_another_is_heard_with_any_answer(replica: Replica) -> None:
     replica.bank.row.cooling_until = time.monotonic() + 10
     await replica.turn(2.0)
-    assert replica.account.cooling_until == pytest.approx(time.monotonic() + 10, abs=0.2)
+    assert replica.account.cooling_until == pytest.approx(time.monotonic() + 10, abs=1)
