@@ -13,6 +13,7 @@ import yaml
 from app.metrics import Metrics
 from app.metrics.labels import OUTCOMES
 from app.settings.shape import all_paths
+from app.store.database import Limits as DatabaseLimits
 from tests.deploy import prometheus_rule, promql
 from tests.deploy.promql import DEPLOY, OF_THE_SCRAPE, Selector
 
@@ -204,6 +205,27 @@ def test_no_window_is_shorter_than_some_scrapes() -> None:
     assert {which: window_s for which, window_s in windows.items() if window_s < least_s} == {}
     queries = [expression for _, expression in promql.dashboard_queries()]
     assert not [one for one in queries if re.search(r"\[\d", one)], "the dashboard leaves its windows to Grafana"
+
+
+def test_the_guide_sizes_by_what_was_measured() -> None:
+    """The figures of the knee are those of the bench that it names."""
+    measured, guide = (ROOT / "bench/overload/results.md").read_text(), GUIDE.read_text()
+    (knee,) = re.findall(r"^\| (\d+), the knee \| (\d+) \| [\d.]+ ms \| ([\d.]+) ms \|$", measured, re.MULTILINE)
+    (beyond,) = re.findall(r"^\| 32 \| (\d+) \| [\d.]+ ms \| ([\d.]+) ms \|$", measured, re.MULTILINE)
+    (near,) = re.findall(r"50 ms: capacity is (\d+) cold proofs/s", measured)
+    assert f"{knee[1]} proofs/s when there are {knee[0]} of them, with a p99 of {float(knee[2]):.0f} ms" in guide
+    assert f"32 get {beyond[0]} proofs/s, with {float(beyond[1]):.0f} ms" in guide
+    assert f"it is {near} proofs/s" in guide
+    assert "`make bench ARGS=overload`" in guide
+
+
+def test_the_guide_counts_the_connections_to_the_database() -> None:
+    limits = DatabaseLimits()
+    each = limits.connections + limits.overflow + 1  # for a moment, while tables are changed
+    scaling = yaml.safe_load((DEPLOY / "kubernetes/overlays/replicas/scaling.yaml").read_text())
+    rolled = scaling["spec"]["maxReplicas"] + 1
+    assert f"Each opens {each} connections" in GUIDE.read_text()
+    assert f"{each * rolled} connections" in GUIDE.read_text()
 
 
 def test_the_guide_names_what_there_is() -> None:
