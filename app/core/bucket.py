@@ -206,7 +206,8 @@ class Tab:
         """`others`: tokens of the same answer that are given to those who wait behind."""
         known = min(self._rate.burst, self._tokens + (now - self._known_at) * self._rate.per_second)
         wait_s = 0.0 if known >= self._rate.burst else self._rate.wait_s(known % 1)
-        return Decision(True, math.floor(known) + self._spare + others, wait_s, layer)
+        remaining = min(math.floor(known) + self._spare + others, math.floor(self._rate.burst))
+        return Decision(True, remaining, wait_s, layer)
 
     def _count(self, now: float, asks: int = 1) -> None:
         self.seen_at = now

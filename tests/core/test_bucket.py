@@ -166,6 +166,14 @@ def test_R11_a_lease_is_spent_once_and_lost_when_its_time_is_over() -> None:
     assert not late.allowed
 
 
+def test_no_more_is_said_to_remain_than_a_bucket_holds() -> None:
+    tab = Tab(Rate(1000.0, 60), 0.0)
+    tab.answered(60, Taken(60, 0.0), 1, 0.0)
+    later = tab.decide(0.1)  # the bucket is full again, and most of the lease is left
+    assert later is not None
+    assert (later.allowed, later.remaining) == (True, 60)
+
+
 def test_alone_a_process_keeps_to_its_share() -> None:
     tab = Tab(Rate(4.0, 8), 0.0)
     decisions = [tab.alone(0.0, 4) for _ in range(3)]
