@@ -20,7 +20,7 @@ class Row:
         """As `app.store.spendings.SqlSpendings.lease`."""
         self.questions += 1
         refill = max(0.0, now - self.refilled_at) * self.rate
-        self.refilled_at = max(self.refilled_at, now)
+        self.refilled_at = now if self.refilled_at > now + 60 else max(self.refilled_at, now)
         there = min(self.burst, self.tokens + refill) - ask.used
         missing = min(ask.want + ask.kept, self.burst) - there
         granted = 0.0

@@ -3,7 +3,8 @@
 Tokens are leased by one statement, which refills the row, debits it and says what it did, where no two can at once: whoever comes
 second waits for the row and then sees what the first one left. Only the database's clock counts, and never backwards, as with the
 buckets of consumers. Unlike those a row may be in debt: what was promised for later, and what was used before it was told. The
-pause that a provider asked for is in the same row: the later end counts.
+pause that a provider asked for is in the same row: the later end counts. A row that is more than a minute in the future, as after a
+server whose clock was wrong, is of now: else nobody had a token until that time.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ SELECT CAST(:account AS VARCHAR(32)), {full} - {granted_of_full}, {clock}, {gran
 FROM {setting} WHERE true
 ON CONFLICT (account) DO UPDATE SET
     tokens = {refilled} - {granted},
-    refilled_at = {greatest}(held.refilled_at, excluded.refilled_at),
+    refilled_at = CASE WHEN held.refilled_at > excluded.refilled_at + {believed} THEN excluded.refilled_at
+        ELSE {greatest}(held.refilled_at, excluded.refilled_at) END,
     granted = {granted},
     cooling_until = {greatest}(held.cooling_until, excluded.cooling_until)
 RETURNING granted, tokens, cooling_until - {clock}
@@ -48,6 +50,9 @@ _GRANTED = """
 CASE WHEN {least}({want} + {kept}, {burst}) - {tokens} > {rate} * {patience} THEN 0.0
 ELSE {want} + {least}({spare}, {greatest}(0.0, {tokens} - {want} - {burst} / 2)) END
 """
+
+BELIEVED_S = 60.0
+"""Clocks of servers that follow each other differ by less."""
 
 _COOLING = "SELECT account, cooling_until - {clock} FROM throughputs WHERE cooling_until > {clock}"
 
@@ -68,6 +73,7 @@ def _spelled(template: str, dialect: str) -> str:
     names = ("rate", "burst", "want", "spare", "kept", "patience", "used", "cool")
     words = {name: f"CAST(:{name} AS double precision)" for name in names}
     words |= {"least": least, "greatest": greatest, "clock": _CLOCK[dialect], "setting": _SETTING[dialect]}
+    words["believed"] = str(BELIEVED_S)
     since = "{greatest}(0.0, excluded.refilled_at - held.refilled_at)".format(**words)
     words["full"] = "({burst} - {used})".format(**words)
     words["refilled"] = "({least}({burst}, held.tokens + {since} * {rate}) - {used})".format(since=since, **words)

@@ -15,6 +15,8 @@ from app.core.lasting import StoreUnavailable
 from app.core.spending import Account
 from app.core.tokens import ANSWER_S, Ask, Lease
 
+from .standing import COOLDOWN_MAX_S
+
 BETWEEN_S = 0.05
 AFTER_FAILURE_S = 1.0
 """From one question of an account to the next that calls wait for, and after one that was not answered in time."""
@@ -89,9 +91,9 @@ class Leasing:
             self.hear(lease.cool_s)
 
     def hear(self, cool_s: float) -> None:
-        """Somebody was told not to call for so long."""
+        """Somebody was told not to call for so long. Longer than anybody may be is the work of a clock that was set back."""
         until = self._clock() + cool_s
-        if cool_s and until > (self.account.cooling_until or 0.0):
+        if 0 < cool_s <= COOLDOWN_MAX_S + 1 and until > (self.account.cooling_until or 0.0):
             self._cooling_known = until  # it is not our own: passed on, it would grow by the way of each
             self.account.cool(until)
 

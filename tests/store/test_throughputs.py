@@ -84,6 +84,10 @@ async def test_the_statement_does_what_a_row_in_memory_does(postgres_server: Pos
         (0.5, Ask(spare=3.0), 0.0),
         (60.0, Ask(spare=3.0, used=1.0), 2.0),
         (-0.5, Ask(want=1.0, patience_s=PATIENCE_S), 1.0),
+        (-59.0, Ask(want=1.0, patience_s=PATIENCE_S), 0.0),
+        (2.0, Ask(want=5.0, patience_s=PATIENCE_S), 0.0),
+        (-3600.0, Ask(want=1.0, patience_s=PATIENCE_S), 0.0),
+        (0.3, Ask(want=1.0, patience_s=PATIENCE_S), 0.0),
     ]
     async with opened(postgres) as database:
         treasury = SqlSpendings(database, "a")

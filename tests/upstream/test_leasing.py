@@ -348,3 +348,6 @@ async def test_a_pause_of_another_is_heard_with_any_answer(replica: Replica) -> 
     replica.bank.row.cooling_until = time.monotonic() + 10
     await replica.turn(2.0)
     assert replica.account.cooling_until == pytest.approx(time.monotonic() + 10, abs=1)
+    replica.bank.row.cooling_until = time.monotonic() + 3600
+    await replica.settling.settle()
+    assert replica.account.cooling_until < time.monotonic() + 11, "nobody is told to wait for so long"
