@@ -3,8 +3,8 @@
 Tokens are leased by one statement, which refills the row, debits it and says what it did, where no two can at once: whoever comes
 second waits for the row and then sees what the first one left. Only the database's clock counts, and never backwards, as with the
 buckets of consumers. Unlike those a row may be in debt: what was promised for later, and what was used before it was told. The
-pause that a provider asked for is in the same row: the later end counts. A row that is more than a minute in the future, as after a
-server whose clock was wrong, is of now: else nobody had a token until that time.
+pause that a provider asked for is in the same row: the later end counts. A row that is more than a minute in the future, as
+after a server whose clock was wrong, is of now: else nobody had a token until that time.
 """
 
 from __future__ import annotations
