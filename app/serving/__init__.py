@@ -10,8 +10,9 @@ the house is left. A second signal ends the process at once, its builder process
                something did not end in time after the drain, or a fault that nobody caught ended it
     2          the configuration or the command line was refused (one line says why)
 
-A signal never shows as 143 or 130: being told to end and ending is success. Whoever supervises this process has to give it
-longer than lame_duck_secs + drain_secs + ENDING_S.
+A signal never shows as 143 or 130: being told to end and ending is success. Only one that comes while the program is still
+loading does, or to another command. Whoever supervises this process has to give it longer than lame_duck_secs + drain_secs +
+ENDING_S.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from tests.acceptance.recorded_node import RecordedChain, RecordedNode
 from tests.acceptance.server import Answer, Client, Copath, chain, running_copath
 from tests.acceptance.waiting import until
 from tests.chain.recorded_chain import BUSY, SEPOLIA, branch, sepolia
-from tests.deploy.nginx_proxy import Nginx, running_nginx
+from tests.deploy.nginx_proxy import CONFIGURATION, Nginx, running_nginx
 
 pytestmark = pytest.mark.xdist_group("behind-nginx")  # its servers are started once
 
@@ -111,6 +111,17 @@ def test_the_second_request_for_a_final_proof_never_reaches_copath(
     assert asked() == {}
     assert second.body == copath.get(path).body
     assert re.fullmatch(r"public, max-age=(60|31536000, immutable)", second.headers["cache-control"])
+
+
+def test_the_key_of_the_cache_holds_all_that_answers_vary_by(copath: Copath) -> None:
+    """nginx is told not to look at Vary."""
+    (key,) = re.findall(r'proxy_cache_key "([^"]+)";', CONFIGURATION.read_text())
+    held = {"Accept-Encoding": "$copath_encoding", "Origin": "$http_origin"}
+    refused = f"/api/v1/proofs/{KEY}/receipts/0x00"
+    for path in (by_hash(BUSY), by_transaction(BUSY, 1), refused, f"{refused[:-2]}{'ab' * 32}"):
+        for method, headers in (("GET", {}), ("HEAD", {}), ("GET", {"Origin": "https://a.example"})):
+            varies = copath.client.send(method, path, headers=headers).headers["vary"].split(", ")
+            assert not [name for name in varies if held[name] not in key], (path, varies)
 
 
 def test_each_encoding_is_kept_once_under_its_own_tag(nginx: Nginx, asked: Callable[[], dict[str, float]]) -> None:
