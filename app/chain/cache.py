@@ -188,6 +188,11 @@ class BlockCache(Generic[B]):
         pin = self._pins.get(height)
         return pin is not None and pin.final
 
+    @property
+    def final_pins(self) -> dict[int, bytes]:
+        """The hashes known to be canonical for good, by height."""
+        return {height: pin.block_hash for height, pin in self._pins.items() if pin.final}
+
     def unpin(self, height: int) -> None:
         self._pins.pop(height, None)
 

@@ -81,6 +81,7 @@ class Chain:
             on_progress=self._on_head,
             on_traced=news.on_traced,
             on_dispute=news.on_dispute,
+            final=lambda: self.cache.final_pins,
             interval_s=rules.head_interval_s,
         )
         self.cache: BlockCache[ProvableBlock] = BlockCache(rules.cache_bytes)

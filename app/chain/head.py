@@ -64,6 +64,7 @@ class HeadTracker:
         on_progress: Callable[[], None] = lambda: None,
         on_traced: Callable[[Reorg], None] = lambda _: None,
         on_dispute: Callable[[frozenset[str]], None] = lambda _: None,
+        final: Callable[[], Mapping[int, bytes]] = dict,
         interval_s: float = 2.0,
         tag_every: int = TAG_EVERY,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -72,6 +73,7 @@ class HeadTracker:
 
         `on_reorg` hears from which height on blocks were replaced: at once when one is seen, and again when it is found to reach
         deeper; `on_traced` of the whole of it, once. `on_dispute`: these nodes came to contradict each other about what is final.
+        `final`: which blocks are held for final, at which heights.
         """
         self._upstream = upstream
         self._direct = upstream if direct is None else direct
@@ -81,10 +83,12 @@ class HeadTracker:
         self._on_progress = on_progress
         self._on_traced = on_traced
         self._on_dispute = on_dispute
+        self._final = final
         self._interval_s = interval_s
         self._tag_every = tag_every
         self._pause = pause
         self._seen = SeenBlocks()
+        self._untraced: int | None = None
         self._steady = Steadiness()
         self._steady_final = Steadiness()
         self._pace = Pace()
@@ -321,19 +325,19 @@ class HeadTracker:
 
     async def _trace(self, replaced_at: int | None, gap: int | None, head_before: int, nodes: Watched) -> None:
         """Finds where a reorg began, if there was one; one may hide in blocks that were made between two rounds."""
-        began_at = replaced_at
+        began_at, self._untraced = replaced_at or self._untraced, None
         try:
             if began_at is None:
                 if gap is None or not await self._seen.contradicted(nodes, gap):
                     return
                 began_at = gap
                 self._on_reorg(gap)
-            deeper = await self._seen.began_at(nodes, began_at)
+            deeper = await self._seen.began_at(nodes, began_at, self._final())
             if deeper < began_at:
                 began_at = deeper
                 self._on_reorg(deeper)
-        except ProofError as error:  # what is known of it has been told; more cannot be found out now
-            self.last_error = error.message
+        except ProofError as error:  # what is known of it has been told; more can be found out in the next round
+            self.last_error, self._untraced = error.message, began_at
         if began_at is not None:
             final = self.heads.finalized
             undoes_final = final is not None and began_at <= final

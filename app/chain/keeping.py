@@ -87,6 +87,7 @@ class Keeping:
         self._kin = Kin(chain, ledger, nodes, clock, head, on_foreign)
         self._restored = False
         self._doubted_from: int | None = None
+        self._forgets_from: int | None = None
         self._failures = 0
         self._silent_until = 0.0
         self.dropped = 0
@@ -134,12 +135,16 @@ class Keeping:
         """A reorg reached into what was final. From `height` on nodes are asked, whatever the ledger says: it takes a while until
         it has forgotten, and other processes that have not seen the reorg write down what they had."""
         self._doubted_from = height if self._doubted_from is None else min(height, self._doubted_from)
+        self._forgets_from = self._doubted_from
+        self._strike(lambda noted: noted.height >= height)
         self._kin.doubt_from(height)
+        self._wake.set()
 
     async def _is_believed(self, height: int, block_hash: bytes) -> bool:
         """What this process noted it had from the nodes; of what others did the nodes are asked now and then."""
-        known = self._noted.get(height) == block_hash or await self._kin.vouched(height, block_hash, READ_LIMIT_S)
-        return known and not self._is_doubted(height)
+        if not self._is_doubted(height) and self._noted.get(height) != block_hash:
+            return await self._kin.vouched(height, block_hash, READ_LIMIT_S) and not self._is_doubted(height)
+        return not self._is_doubted(height)
 
     def _is_doubted(self, height: int) -> bool:
         return self._doubted_from is not None and height >= self._doubted_from
@@ -197,7 +202,7 @@ class Keeping:
         """Until cancelled."""
         while True:
             now = self._clock.now()
-            owing = bool(self._notes) or self._finalized is not None or not self._restored
+            owing = bool(self._notes) or (self._finalized, self._forgets_from) != (None, None) or not self._restored
             silent_s = self._silent_until - now
             try:
                 async with asyncio.timeout(silent_s if owing and silent_s > 0 else None):
@@ -251,6 +256,7 @@ class Keeping:
         try:
             if await self._kin.found() is not Kinship.SAME:
                 return
+            await self._forget_doubted()
             finalized, self._finalized = self._finalized, None
             await self._note_all()
             if finalized is not None:
@@ -311,6 +317,17 @@ class Keeping:
             self._noted.clear()
             self._strike(lambda noted: noted.height >= height)
             await self._ledger.forget_from(height)
+            if self._forgets_from is not None and height <= self._forgets_from:
+                self._forgets_from = None
+
+    async def _forget_doubted(self) -> None:
+        async with self._writing:
+            height = self._forgets_from
+            if height is not None:
+                self._noted.clear()
+                await self._ledger.forget_from(height)
+                if self._forgets_from == height:
+                    self._forgets_from = None
 
     async def forget_below(self, height: int) -> None:
         """As the ledger does; what waits below is not noted any more, but for what somebody asked for."""

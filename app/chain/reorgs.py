@@ -5,6 +5,7 @@ A lower head alone says nothing: of the nodes behind one address some lag. Two b
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from app.core.blocks import BlockName
@@ -12,8 +13,6 @@ from app.core.blocks import BlockName
 from .ports import Watched
 
 REMEMBERED = 256
-DEEPEST_WALK = 64
-"""Blocks asked for at most to find where a reorg began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +63,37 @@ class SeenBlocks:
         name = await upstream.name_of(height)
         return name is not None and name.block_hash != seen
 
-    async def began_at(self, upstream: Watched, shown_at: int) -> int:
+    async def began_at(self, upstream: Watched, shown_at: int, final: Mapping[int, bytes]) -> int:
         """The lowest height that a reorg shown at `shown_at` may have replaced: one above the highest block that still stands.
+        What is held for `final` is looked at where nothing stands of what was seen, and is final if its highest block stands.
 
         Forgets what does not. Raises as `Watched.name_of`.
         """
-        lowest = shown_at
-        for height in sorted((height for height in self._hashes if height < shown_at), reverse=True)[:DEEPEST_WALK]:
-            if not await self.contradicted(upstream, height):
-                return height + 1
-            self._hashes.pop(height, None)
-            lowest = height
-        return lowest
+        seen = dict(self._hashes)
+        gone, standing = await _gone(upstream, seen, shown_at)
+        for height in gone:
+            if self._hashes.get(height) == seen[height]:
+                del self._hashes[height]
+        if standing is not None:
+            return standing + 1
+        lowest = min(gone, default=shown_at)
+        gone, standing = await _gone(upstream, final, lowest)
+        if not gone:
+            return lowest
+        return min(gone) if standing is None else standing + 1
+
+
+async def _gone(upstream: Watched, known: Mapping[int, bytes], below: int) -> tuple[list[int], int | None]:
+    """The heights `below` that height at which the chain has not what is `known`, and the highest at which it has. Where one
+    block stands all below it do, so few of them are asked for."""
+    heights = sorted((height for height in known if height < below), reverse=True)
+    gone, step, stands = 0, 1, len(heights)
+    while gone < stands:
+        at = (gone + stands) // 2 if stands < len(heights) else min(gone + step, len(heights)) - 1
+        step *= 2
+        name = await upstream.name_of(heights[at])
+        if name is not None and name.block_hash != known[heights[at]]:
+            gone = at + 1
+        else:
+            stands = at
+    return heights[:gone], heights[stands] if stands < len(heights) else None

@@ -53,6 +53,7 @@ class Tracked:
             self.upstream.canonical[height] = name(height)
         self.clock = ManualClock()
         self.pauses = Pauses()
+        self.final: dict[int, bytes] = {}
         self.reorgs: list[int] = []
         self.depths: list[int] = []
         self.progress = 0
@@ -63,6 +64,7 @@ class Tracked:
             on_reorg=self.reorgs.append,
             on_progress=self._on_progress,
             on_traced=lambda reorg: self.depths.append(reorg.depth),
+            final=lambda: self.final,
             pause=self.pauses,
         )
 
@@ -273,16 +275,50 @@ async def test_D6_row_22_a_reorg_is_told_at_once_and_then_as_deep_as_it_reaches(
     assert (tracked.reorgs, tracked.depths) == (told, [depth])
 
 
-async def test_a_reorg_is_followed_no_deeper_than_is_worth_it() -> None:
+@pytest.mark.parametrize("fork_at", [11, 12, 45, 60, 97, 107])
+async def test_a_reorg_is_followed_however_deep_with_few_calls(fork_at: int) -> None:
     tracked = Tracked()
     for latest in range(11, 111):
         await tracked.poll(latest)
-    tracked.fork_from(11, fork=1, head=110)
+    tracked.fork_from(fork_at, fork=1, head=110)
     tracked.upstream.hits.clear()
     await tracked.head.poll()
-    assert tracked.upstream.hits["name_of"] == 64
-    assert tracked.reorgs == [109, 45]
-    assert tracked.depths == [66]
+    assert tracked.upstream.hits["name_of"] <= 14
+    assert tracked.reorgs == [109, fork_at]
+    assert tracked.depths == [111 - fork_at]
+
+
+@pytest.mark.parametrize(("fork_at", "told"), [(1, 10), (10, 10), (15, 11), (40, 31)])
+async def test_a_reorg_below_all_that_was_seen_is_followed_through_what_is_held_for_final(
+    fork_at: int, told: int
+) -> None:
+    tracked = Tracked()
+    tracked.final = {height: block_hash(height) for height in (10, 30, 60)}
+    await tracked.poll(100)
+    tracked.fork_from(fork_at, fork=1, head=100)
+    await tracked.head.poll()
+    assert tracked.reorgs == [99, told]
+
+
+async def test_a_reorg_just_after_the_start_is_not_taken_for_one_of_what_is_final() -> None:
+    tracked = Tracked()
+    tracked.final = {height: block_hash(height) for height in (10, 30, 60)}
+    await tracked.poll(100)
+    tracked.fork_from(96, fork=1, head=100)
+    await tracked.head.poll()
+    assert tracked.reorgs == [99]
+
+
+async def test_a_walk_that_was_cut_short_is_taken_up_in_the_next_round() -> None:
+    tracked = Tracked()
+    for latest in range(93, 101):
+        await tracked.poll(latest)
+    tracked.fork_from(95, fork=1, head=101)
+    tracked.upstream.fail("name_of", DOWN)
+    await tracked.head.poll()
+    await tracked.head.poll()
+    await tracked.head.poll()
+    assert tracked.reorgs == [100, 95]
 
 
 async def test_a_walk_that_is_cut_short_has_told_what_it_knows() -> None:

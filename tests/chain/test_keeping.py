@@ -450,6 +450,27 @@ async def test_what_a_deep_reorg_replaced_is_not_believed_although_the_ledger_st
     assert (await recorded.at(BUSY)).block_hash == hash_of(fork[0])
 
 
+async def test_the_ledger_forgets_what_a_deep_reorg_replaced_although_nothing_is_filled_ahead() -> None:
+    site = Site()
+    await site.after(finalized=BUSY)
+    recorded = site.chain()
+    await recorded.see(BUSY + 1, finalized=BUSY)
+    assert (await recorded.at(BUSY)).block_hash == HASH
+    for height in (BUSY - 1, BUSY - 2):
+        assert (await recorded.at(height)).block_hash == hash_of(sepolia(height))
+    assert recorded.chain.keeping is not None
+    await recorded.chain.keeping.flush()
+    fork = branch(BUSY - 1, [sepolia(BUSY - 3), sepolia(BUSY - 4), sepolia(BUSY - 5)])
+    recorded.reorg(fork)
+    await recorded.see(BUSY + 1, finalized=BUSY)
+    assert (await recorded.at(BUSY)).block_hash == hash_of(fork[1])
+    keeping = recorded.chain.keeping
+    assert keeping is not None
+    await keeping.flush()
+    noted = {height: block.block_hash for height, block in site.ledger.blocks.items()}
+    assert noted == {BUSY - 2: hash_of(sepolia(BUSY - 2)), BUSY: hash_of(fork[1])}
+
+
 async def test_what_is_read_while_a_deep_reorg_comes_is_not_believed() -> None:
     site = Site()
     await site.after(finalized=BUSY)
