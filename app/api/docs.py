@@ -28,8 +28,8 @@ _ASSETS = {
 _ASSET_AGE = "public, max-age=86400"
 
 # Which statuses a route can answer beside success, by what it asks for. 405 and 413 are answered anywhere.
-_PROOF = (400, 404, 405, 409, 413, 422, 500, 503, 504)
-_VERIFY = (400, 405, 413, 415, 500, 503, 504)
+_PROOF = (400, 401, 404, 405, 409, 413, 422, 429, 500, 503, 504)
+_VERIFY = (400, 401, 405, 413, 415, 429, 500, 503, 504)
 _WITH_BODY = (415,)
 _KEYED = (400, 405, 413, 500)
 _PLAIN = (405, 413, 500)

@@ -68,9 +68,9 @@ async def test_B72_errors_are_documented_where_they_can_happen(document: dict[st
         listed = {int(status) for status in operation["responses"]}
         assert {405, 413, 500} <= listed, path
         if path == "/api/v1/proofs/verify":
-            assert listed == {200, 400, 405, 413, 415, 500, 503, 504}
+            assert listed == {200, 400, 401, 405, 413, 415, 429, 500, 503, 504}
         elif path.startswith("/api/v1/proof"):
-            assert {200, 400, 404, 409, 422, 503, 504} <= listed, path
+            assert {200, 400, 401, 404, 409, 422, 429, 503, 504} <= listed, path
         assert (304 in listed) == (method == "get" and path.startswith("/api/v1/proof")), path
         for status in listed - {200, 304}:
             ((media_type, content),) = operation["responses"][str(status)]["content"].items()
