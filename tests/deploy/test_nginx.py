@@ -343,6 +343,25 @@ def test_a_body_that_is_far_too_large_is_refused_as_the_server_would(nginx: Ngin
     assert len(origin.asked) == 1
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /x HTTP/1.1",
+        b"GET /x HTTP/1.1\r\nHost: a\r\nHost: b",
+        b"GET /x HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 40_000,
+    ],
+    ids=["no host", "two hosts", "a large head"],
+)
+def test_what_nginx_refuses_it_refuses_as_the_server_would(nginx: Nginx, origin: Origin, head: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", nginx.port), timeout=60) as client:
+        client.sendall(head + b"\r\n\r\n")
+        answer = http.client.HTTPResponse(client)
+        answer.begin()
+        body = json.loads(answer.read())
+    assert (answer.status, answer.headers["content-type"], origin.asked) == (400, "application/json", [])
+    assert (body["code"], body["retriable"]) == ("InvalidParameter", False)
+
+
 def test_metrics_are_not_shown_to_the_world(nginx: Nginx, origin: Origin) -> None:
     assert (nginx.client.get("/metrics").status, origin.asked) == (404, [])
 
