@@ -13,6 +13,7 @@ from sqlalchemy import text
 
 from app.core.bucket import Rate, Taken
 from app.store.database import Database
+from app.store.sql_words import WORDS
 
 PURGED_AT_ONCE = 1000
 """Rows of one purging statement, so that it locks few rows for a short time."""
@@ -35,24 +36,12 @@ DELETE FROM consumer_buckets WHERE {full} AND consumer IN (
 )
 """
 
-# A take that a crash of the server undoes allows one request too many; waiting for its disk would delay every request. The
-# setting is this transaction's, and made by the statement itself, so that it is none of its own.
-_SETTING = {
-    "postgresql": "(SELECT set_config('synchronous_commit', 'off', true)) AS setting",
-    "sqlite": "(SELECT 1) AS setting",
-}
-
-_CLOCK = {
-    "postgresql": "CAST(extract(epoch FROM statement_timestamp()) AS double precision)",
-    "sqlite": "((julianday('now') - 2440587.5) * 86400.0)",
-}
-
 
 def _spelled(template: str, dialect: str) -> str:
     sqlite = dialect == "sqlite"
-    least, greatest = ("MIN", "MAX") if sqlite else ("LEAST", "GREATEST")
+    words = WORDS[dialect]  # a take that a crash undoes allows one request too many
+    least, greatest, clock = words["least"], words["greatest"], words["clock"]
     burst, rate, want = (f"CAST(:{name} AS double precision)" for name in ("burst", "rate", "want"))
-    clock = _CLOCK[dialect]
     since = f"{greatest}(0.0, excluded.refilled_at - held.refilled_at)"
     refilled = f"{least}({burst}, held.tokens + {since} * {rate})"
 
@@ -65,7 +54,7 @@ def _spelled(template: str, dialect: str) -> str:
         burst=burst,
         want=want,
         clock=clock,
-        setting=_SETTING[dialect],
+        setting=words["setting"],
         refilled=refilled,
         whole=whole(refilled),
         whole_burst=whole(burst),

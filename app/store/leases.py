@@ -13,6 +13,7 @@ from sqlalchemy import TextClause, text
 
 from app.core.leases import Lease
 from app.store.database import Database
+from app.store.sql_words import WORDS
 
 LONGEST_S = 40.0
 """Longer than any lease or note is asked to stand."""
@@ -57,11 +58,6 @@ DELETE FROM leases WHERE name IN (
 ) AND expires_at < {clock} - :late
 """
 
-_CLOCK = {
-    "postgresql": "CAST(extract(epoch FROM clock_timestamp()) AS double precision)",
-    "sqlite": "((julianday('now') - 2440587.5) * 86400.0)",
-}
-
 
 class SqlLeases:
     """Fits the chain's `Leases`, for one process: what it holds, it holds as one holder."""
@@ -69,11 +65,11 @@ class SqlLeases:
     def __init__(self, database: Database, holder: str | None = None) -> None:
         self._database = database
         self.holder = secrets.token_hex(8) if holder is None else holder
-        clock = _CLOCK["sqlite" if database.is_sqlite else "postgresql"]
-        spelled = {"clock": clock, "seconds": "CAST(:seconds AS double precision)"}
+        words = WORDS["sqlite" if database.is_sqlite else "postgresql"]
+        clock = words["clock_now"]
+        spelled = {"clock": clock, "bytes": words["bytes"], "seconds": "CAST(:seconds AS double precision)"}
         spelled["stands"] = _STANDS.format(expires_at="held.expires_at", clock=clock, longest=LONGEST_S)
         spelled["free"] = _FREE.format(**spelled)
-        spelled["bytes"] = "BLOB" if database.is_sqlite else "BYTEA"
         self._take, self._leave, self._post, self._release, self._look, self._count, self._purge = (
             text(template.format(**spelled)) for template in (_TAKE, _LEAVE, _POST, _RELEASE, _LOOK, _COUNT, _PURGE)
         )

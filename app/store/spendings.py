@@ -16,6 +16,7 @@ from sqlalchemy import text
 from app.core.tokens import BURST_S, Ask, Lease
 from app.store.database import Database
 from app.store.leases import SqlLeases
+from app.store.sql_words import WORDS
 
 _SETTLE = """
 INSERT INTO spendings AS held (account, day, units) VALUES (:account, :day, :units)
@@ -56,23 +57,11 @@ BELIEVED_S = 60.0
 
 _COOLING = "SELECT account, cooling_until - {clock} FROM throughputs WHERE cooling_until > {clock}"
 
-# A lease that a crash of the server undoes allows some units too many; waiting for its disk would delay every call that waits.
-_SETTING = {
-    "postgresql": "(SELECT set_config('synchronous_commit', 'off', true)) AS setting",
-    "sqlite": "(SELECT 1) AS setting",
-}
-
-_CLOCK = {
-    "postgresql": "CAST(extract(epoch FROM statement_timestamp()) AS double precision)",
-    "sqlite": "((julianday('now') - 2440587.5) * 86400.0)",
-}
-
 
 def _spelled(template: str, dialect: str) -> str:
-    least, greatest = ("MIN", "MAX") if dialect == "sqlite" else ("LEAST", "GREATEST")
     names = ("rate", "burst", "want", "spare", "kept", "patience", "used", "cool")
     words = {name: f"CAST(:{name} AS double precision)" for name in names}
-    words |= {"least": least, "greatest": greatest, "clock": _CLOCK[dialect], "setting": _SETTING[dialect]}
+    words |= WORDS[dialect]  # a lease that a crash undoes allows some units too many
     words["believed"] = str(BELIEVED_S)
     since = "{greatest}(0.0, excluded.refilled_at - held.refilled_at)".format(**words)
     words["full"] = "({burst} - {used})".format(**words)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import make_url, text
 
 from app.store.database import Database, open_database
 from app.store.migrating import make_ready
@@ -55,3 +56,30 @@ async def database(request: pytest.FixtureRequest, tmp_path: Path, migrated: lis
     async with open_database(entrance.url(migrated[0])) as opened:
         opened.ready = True
         yield opened
+
+
+@pytest.fixture
+async def skewed(postgres_server: PostgresServer, postgres: str) -> AsyncIterator[list[str]]:
+    """URLs of one database with all tables, whose clock is behind, right, and ahead by ten seconds, by who connects."""
+    async with open_database(postgres) as opened:
+        await make_ready(opened)
+        async with opened.writing() as link:
+            await link.execute(text("CREATE SCHEMA skewed"))
+            await link.execute(
+                text(
+                    "CREATE FUNCTION skewed.statement_timestamp() RETURNS timestamptz LANGUAGE sql STABLE AS "
+                    "$$ SELECT pg_catalog.statement_timestamp() + current_setting('copath.skew')::interval $$"
+                )
+            )
+    name = make_url(postgres).database
+    assert name is not None
+    roles = {f"{name}_{word}": skew for word, skew in (("behind", "-10 s"), ("right", "0 s"), ("ahead", "10 s"))}
+    for role, skew in roles.items():
+        await postgres_server.run(
+            f"CREATE ROLE {role} SUPERUSER LOGIN",
+            f"ALTER ROLE {role} SET search_path = skewed, pg_catalog, public",
+            f"ALTER ROLE {role} SET copath.skew = '{skew}'",
+        )
+    yield [postgres_server.url(name, username=role) for role in roles]
+    await postgres_server.drop(name)
+    await postgres_server.run(*(f"DROP ROLE {role}" for role in roles))

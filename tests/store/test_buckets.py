@@ -25,12 +25,6 @@ TEN = Rate(0.0, 10)
 ONE_HOT = "00" * 16
 MANY = Limits(call_s=30.0, connections=20, overflow=0)
 
-SKEWED = """
-CREATE SCHEMA IF NOT EXISTS skewed;
-CREATE OR REPLACE FUNCTION skewed.statement_timestamp() RETURNS timestamptz LANGUAGE sql STABLE AS
-$$ SELECT pg_catalog.statement_timestamp() + current_setting('copath.skew')::interval $$
-"""
-
 
 @asynccontextmanager
 async def opened(url: str, limits: Limits = MANY) -> AsyncIterator[Database]:
@@ -74,26 +68,6 @@ async def test_R1_what_several_ask_for_at_once_is_given_once(database: Database)
     assert sum(each.granted for each in taken) == 100
     assert sorted({each.granted for each in taken}) == [0, 2, 7]
     assert all(each.tokens >= 0 for each in taken)
-
-
-@pytest.fixture
-async def skewed(postgres_server: PostgresServer, postgres: str) -> AsyncIterator[list[str]]:
-    """URLs of one database whose clock is behind, right, and ahead by ten seconds, by who connects."""
-    async with opened(postgres) as database, database.writing() as link:
-        for statement in SKEWED.strip().split(";"):
-            await link.execute(text(statement))
-    name = make_url(postgres).database
-    assert name is not None
-    roles = {f"{name}_{word}": skew for word, skew in (("behind", "-10 s"), ("right", "0 s"), ("ahead", "10 s"))}
-    for role, skew in roles.items():
-        await postgres_server.run(
-            f"CREATE ROLE {role} SUPERUSER LOGIN",
-            f"ALTER ROLE {role} SET search_path = skewed, pg_catalog, public",
-            f"ALTER ROLE {role} SET copath.skew = '{skew}'",
-        )
-    yield [postgres_server.url(name, username=role) for role in roles]
-    await postgres_server.drop(name)
-    await postgres_server.run(*(f"DROP ROLE {role}" for role in roles))
 
 
 @pytest.mark.parametrize("per_second", [0.0, 1.0])

@@ -28,11 +28,6 @@ URL = "https://eth.example.org/v2/abcdefgh12345678"
 MANY = Limits(call_s=30.0, connections=20, overflow=0)
 KNOWN = Errand(anonymous=False)
 
-SKEWED = """
-CREATE SCHEMA skewed;
-CREATE FUNCTION skewed.statement_timestamp() RETURNS timestamptz LANGUAGE sql STABLE AS
-$$ SELECT pg_catalog.statement_timestamp() + current_setting('copath.skew')::interval $$
-"""
 BY_HAND = """
 CREATE SCHEMA skewed;
 CREATE TABLE skewed.clock (now double precision);
@@ -158,24 +153,6 @@ async def test_20_replicas_at_once_are_given_what_there_is(url: str) -> None:
         began = time.monotonic()
         granted = await granted_at_once(each, 20, 8.0, 0.125)
         assert 8 <= granted <= 8 * (BURST_S + time.monotonic() - began)
-
-
-@pytest.fixture
-async def skewed(postgres_server: PostgresServer, postgres: str) -> AsyncIterator[list[str]]:
-    """URLs of one database whose clock is behind, right, and ahead by ten seconds, by who connects."""
-    await run(postgres, SKEWED)
-    name = make_url(postgres).database
-    assert name is not None
-    roles = {f"{name}_{word}": skew for word, skew in (("behind", "-10 s"), ("right", "0 s"), ("ahead", "10 s"))}
-    for role, skew in roles.items():
-        await postgres_server.run(
-            f"CREATE ROLE {role} SUPERUSER LOGIN",
-            f"ALTER ROLE {role} SET search_path = skewed, pg_catalog, public",
-            f"ALTER ROLE {role} SET copath.skew = '{skew}'",
-        )
-    yield [postgres_server.url(name, username=role) for role in roles]
-    await postgres_server.drop(name)
-    await postgres_server.run(*(f"DROP ROLE {role}" for role in roles))
 
 
 async def test_connections_whose_clocks_differ_by_ten_seconds_refill_nothing_twice(skewed: list[str]) -> None:
