@@ -133,7 +133,7 @@ async def test_no_secret_of_the_configuration_leaves_the_process(
         "",
         chains=[chain(key, name, address) for key, (name, address) in enumerate(addresses.items(), 1)],
         logging={"level": "debug"},
-        admission={"request_timeout_secs": 3},
+        admission={"request_timeout_secs": 1.5},
     )
     async with running(tmp_path, settings) as program:
         heard = []
