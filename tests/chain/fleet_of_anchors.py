@@ -11,8 +11,8 @@ from app.anchors.ports import AnchorRow
 from app.anchors.self_attested import SelfAttested
 from app.core.lasting import StoreUnavailable
 from app.store.memory_anchors import MemoryAnchorRows
+from tests.chain.leased_rows import RowLeases, Rows
 from tests.chain.recorded_chain import BUSY, LAST, RecordedChain
-from tests.chain.test_office import RowLeases, Rows
 from tests.fakes import settle
 
 OFFICE = "anchors:7"
@@ -51,13 +51,6 @@ class SharedRows(MemoryAnchorRows):
             raise StoreUnavailable("the database is gone")
 
 
-class NotedLeases(RowLeases):
-    """Those of a whole chain, whose head leaves notes: here it does without them."""
-
-    async def leave(self, name: str, note: bytes, for_s: float) -> None:
-        await self.release(name)
-
-
 class Fleet:
     def __init__(self) -> None:
         self.leases = Rows()
@@ -66,7 +59,7 @@ class Fleet:
 
     async def replica(self, name: str, *, finalized: int = BUSY, genesis: int = GENESIS) -> RecordedChain:
         anchors = await SelfAttested.opened(7, genesis, INTERVAL, EVERY, self.rows)
-        clock, leases = self.leases.clock, NotedLeases(self.leases, name)
+        clock, leases = self.leases.clock, RowLeases(self.leases, name)
         made = RecordedChain(GENESIS, LAST, anchors=anchors, clock=clock, leases=leases, anchor_interval=INTERVAL)
         made.chain.head._upstream = made.upstream  # each sees for itself where the nodes stand
         made.upstream.tags = {"latest": LAST, "safe": finalized, "finalized": finalized}
@@ -95,7 +88,7 @@ class Fleet:
         return [made.chain.anchoring_stalled for made in self.replicas]
 
     def holder(self) -> str | None:
-        return self.leases.held.get(OFFICE, (None, 0.0))[0]
+        return self.leases.held.get(OFFICE, (None, 0.0, None))[0]
 
 
 @contextlib.asynccontextmanager

@@ -10,8 +10,8 @@ from app.chain.office import ASK_EVERY_S, LEASE_S
 from app.core.errors import RpcUnavailable
 from app.core.leases import Lease
 from tests.chain.fleet_of_anchors import GENESIS, INTERVAL, OFFICE, Fleet, running
+from tests.chain.leased_rows import RowLeases
 from tests.chain.recorded_chain import BUSY, LAST
-from tests.chain.test_office import RowLeases
 from tests.fakes import settle
 
 DOWN = RpcUnavailable("down")
@@ -104,7 +104,7 @@ async def test_whoever_takes_over_goes_on_from_the_last_anchor_that_the_other_ma
     maker, other = await fleet.replica("a"), await fleet.replica("b")
     assert isinstance(maker.chain.anchors, SelfAttested)
     await maker.chain.anchors.advance(BUSY, maker.chain._root_ahead)
-    fleet.leases.held[OFFICE] = ("a", fleet.leases.clock.now() + 5.5)
+    fleet.leases.held[OFFICE] = ("a", fleet.leases.clock.now() + 5.5, None)
     async with running(other):
         await fleet.pass_by(5)
         assert (other.attested(), other.upstream.hits["fetch"]) == (BUSY, 0)
@@ -130,7 +130,7 @@ async def test_whoever_lost_the_office_in_the_middle_of_its_work_ends_it(fleet: 
     stuck, other = await fleet.replica("a"), await fleet.replica("b")
     hold = stuck.upstream.hold("fetch")
     async with running(stuck):
-        fleet.leases.held[OFFICE] = ("b", fleet.leases.clock.now() + LEASE_S)  # it stood still for a lease time
+        fleet.leases.held[OFFICE] = ("b", fleet.leases.clock.now() + LEASE_S, None)  # it stood still for a lease time
         async with running(other):
             await fleet.pass_by(2 * ASK_EVERY_S)
             assert (fleet.holder(), fleet.attested(), fleet.stalled()) == ("b", [BUSY, BUSY], [None, None])
@@ -161,7 +161,7 @@ async def test_two_that_both_believe_to_hold_it_make_the_same_anchors(fleet: Fle
 
 
 async def test_that_nobody_anchors_what_is_final_is_seen_by_everybody(fleet: Fleet) -> None:
-    fleet.leases.held[OFFICE] = ("ghost", float("inf"))
+    fleet.leases.held[OFFICE] = ("ghost", float("inf"), None)
     replica = await fleet.replica("a", finalized=GENESIS + INTERVAL - 1)
     async with running(replica):
         await fleet.pass_by(PATIENCE_S + 10)

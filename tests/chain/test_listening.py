@@ -14,8 +14,7 @@ from app.chain.rounds import QUIET_S
 from app.chain.rules import ChainRules
 from app.chain.shared_head import TOLD_S, SharedHead
 from app.core.blocks import BlockName
-from app.core.lasting import StoreUnavailable
-from app.core.leases import Lease
+from tests.chain.leased_rows import RowLeases, Rows
 from tests.fakes import FakeUpstream, ManualClock, settle
 
 BLOCK_S = 12
@@ -25,51 +24,6 @@ CHAIN_ID = 1
 
 def name(height: int) -> BlockName:
     return BlockName(height, height.to_bytes(32, "big"), max(0, height - 1).to_bytes(32, "big"), BLOCK_S * height)
-
-
-class Rows:
-    """The leases of all, on one clock."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        self.clock = clock
-        self.rows: dict[str, tuple[str, float, bytes | None]] = {}
-        self.lost = False
-
-
-class RowLeases:
-    """Those of one process. Implements `chain.ports.Leases`."""
-
-    def __init__(self, rows: Rows, holder: str) -> None:
-        self._rows = rows
-        self._holder = holder
-
-    def _now(self) -> float:
-        if self._rows.lost:
-            raise StoreUnavailable("the database is gone")
-        return self._rows.clock.now()
-
-    async def take(self, name: str, for_s: float) -> Lease:
-        now = self._now()
-        holder, until, note = self._rows.rows.get(name, ("", 0.0, None))
-        if until > now and (holder != self._holder or note is not None):
-            return Lease(False, until - now, note)
-        self._rows.rows[name] = (self._holder, now + for_s, None)
-        return Lease(True, for_s)
-
-    async def look(self, name: str) -> Lease | None:
-        raise NotImplementedError
-
-    async def leave(self, name: str, note: bytes, for_s: float) -> None:
-        if self._rows.rows.get(name, ("", 0.0, None))[0] == self._holder:
-            await self.post(name, note, for_s)
-
-    async def post(self, name: str, note: bytes, for_s: float) -> None:
-        self._rows.rows[name] = (self._holder, self._now() + for_s, note)
-
-    async def release(self, name: str) -> None:
-        self._now()
-        if self._rows.rows.get(name, ("", 0.0, None))[0] == self._holder:
-            del self._rows.rows[name]
 
 
 class Announcer:

@@ -2,61 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 
 from app.chain.backfill import State
 from app.chain.office import ASK_EVERY_S, LEASE_S, Office
-from app.core.lasting import StoreUnavailable
-from app.core.leases import Lease
 from app.store.memory import MemoryLedger
+from tests.chain.leased_rows import RowLeases, Rows
 from tests.chain.recorded_chain import BUSY, FIRST, LAST, branch, sepolia
 from tests.chain.test_backfill import TURNS, Scene, running
-from tests.fakes import ManualClock, settle
-
-
-class Rows:
-    """The leases of a fleet, on one clock."""
-
-    def __init__(self) -> None:
-        self.clock = ManualClock().drive()
-        self.held: dict[str, tuple[str, float]] = {}
-        self.lost = False
-        self.calls: Counter[str] = Counter()
-
-
-class RowLeases:
-    """Those of one process. Implements `chain.ports.Leases` as far as an office needs it."""
-
-    def __init__(self, rows: Rows, holder: str) -> None:
-        self._rows = rows
-        self._holder = holder
-
-    def _called(self, name: str) -> None:
-        self._rows.calls[name] += 1
-        if self._rows.lost:
-            raise StoreUnavailable("the database is gone")
-
-    async def take(self, name: str, for_s: float) -> Lease:
-        self._called("take")
-        now = self._rows.clock.now()
-        holder, until = self._rows.held.get(name, (self._holder, 0.0))
-        if holder != self._holder and until > now:
-            return Lease(False, until - now)
-        self._rows.held[name] = (self._holder, now + for_s)
-        return Lease(True, for_s)
-
-    async def look(self, name: str) -> Lease | None:
-        raise NotImplementedError
-
-    async def leave(self, name: str, note: bytes, for_s: float) -> None:
-        raise NotImplementedError
-
-    async def release(self, name: str) -> None:
-        self._called("release")
-        if self._rows.held.get(name, ("", 0.0))[0] == self._holder:
-            del self._rows.held[name]
+from tests.fakes import settle
 
 
 class Fleet:
