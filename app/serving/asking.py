@@ -44,7 +44,7 @@ async def _live(app: ASGIApp, scope: dict[str, Any], to_app: asyncio.Queue[dict[
 
 
 async def until_anchored(house: House) -> bool:
-    """Anchors that this process makes itself take a moment: whether they were all there in time."""
+    """Anchors of our own making take a moment: whether they were all there in time."""
     try:
         async with asyncio.timeout(ANCHORS_WAIT_S):
             for chain in house.chains.values():
