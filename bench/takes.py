@@ -1,7 +1,7 @@
 """Tokens of one consumer taken by ten processes at once, through a real PostgreSQL: exact, and how long each take is waited for.
 
-The floor is a bare round trip, `SELECT 1` on the same connections, made in turn with the takes. Who asks five times as often
-takes leases.
+The floor is a bare round trip, `SELECT 1` on the same connections, made in turn with the takes. For who asks five times as
+often leases are taken from the first second on; what is told of him begins after it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.postgres import PostgresServer
 PROCESSES = 10
 BURST, AT_ONCE = 50, 200
 PACED_PER_S, PACED_S = 20, 12.0
-OFTEN_PER_S, OFTEN_S = 100, 4.0
+OFTEN_PER_S, OFTEN_S = 100, 5.0
 
 
 def run() -> list[tuple[str, str, str]]:
@@ -41,12 +41,14 @@ def run() -> list[tuple[str, str, str]]:
         ("floor: p50 of a bare round trip", ms(percentile(bare, 0.5)), "1"),
         ("floor: p99 of a bare round trip", ms(percentile(bare, 0.99)), "1"),
         *_waited(paced, PACED_PER_S, bare),
-        *_waited(often, OFTEN_PER_S, bare),
+        *_waited(often, OFTEN_PER_S, bare, after=OFTEN_PER_S),
     ]
 
 
-def _waited(answers: list[dict[str, Any]], per_second: int, bare: list[float]) -> Iterator[tuple[str, str, str]]:
-    takes = _samples(answers, "takes")
+def _waited(
+    answers: list[dict[str, Any]], per_second: int, bare: list[float], after: int = 0
+) -> Iterator[tuple[str, str, str]]:
+    takes = [sample for answer in answers for sample in answer["takes"][after:]]
     who = f"{PROCESSES * per_second}/s of one consumer"
     for share in (0.5, 0.99):
         figure = percentile(takes, share)
