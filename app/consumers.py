@@ -88,8 +88,10 @@ async def _until_ready(database: Database) -> None:
 
 async def create_key(settings: Settings, name: str) -> tuple[str, str]:
     """The id of a new key, and the key: it is shown now or never. Raises `KeysRefused`, as the others do."""
-    if not name.strip() or len(name) > LONGEST_NAME:
-        raise KeysRefused(f"the name of a key has 1 to {LONGEST_NAME} characters")
+    if (
+        not name.strip() or len(name) > LONGEST_NAME or not name.isprintable()
+    ):  # bytes of no text are not printable either
+        raise KeysRefused(f"the name of a key has 1 to {LONGEST_NAME} characters that can be printed")
     async with _table(settings) as table:
         return await table.create(name)
 
@@ -102,6 +104,8 @@ async def list_keys(settings: Settings) -> tuple[KeyRow, ...]:
 
 async def revoke_key(settings: Settings, key_id: str) -> bool:
     """Whether a key of this id counted until now."""
+    if not key_id.isascii():
+        return False
     async with _table(settings) as table:
         return await table.revoke(key_id)
 

@@ -225,11 +225,22 @@ def test_backfill_refuses_a_range_that_it_cannot_fill_in_one_line(
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("name", [" ", "x" * 65])
+@pytest.mark.parametrize("name", [" ", "x" * 65, "two\nlines", "\udcff\udcfe"])
 def test_a_key_is_for_somebody_with_a_name_that_fits(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COPATH_CONSUMERS__PEPPER", "a pepper of tests, long enough")
     monkeypatch.setenv("COPATH_DATABASE_URL", f"sqlite+aiosqlite:///{tmp_path / 'keys.db'}")
     done = copath("keys", "create", name)
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", "copath: the name of a key has 1 to 64 characters\n")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1,
+        "",
+        "copath: the name of a key has 1 to 64 characters that can be printed\n",
+    )
+
+
+def test_what_cannot_be_the_id_of_a_key_is_nobodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COPATH_CONSUMERS__PEPPER", "a pepper of tests, long enough")
+    monkeypatch.setenv("COPATH_DATABASE_URL", f"sqlite+aiosqlite:///{tmp_path / 'keys.db'}")
+    done = copath("keys", "revoke", "\udcff")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "no key that counts has this id\n")
