@@ -66,7 +66,7 @@ class AdmissionSettings(Model):
 
 class RateSettings(Model):
     enabled: bool = False
-    # Wide of anything that is meant, and such that nothing overflows: neither the fields of an answer nor the database's integers.
+    # Wide of anything that is meant, and such that neither the fields of an answer nor the integers of the database overflow.
     per_second: Annotated[Rate, Field(ge=1e-5, le=1e6)] = 20.0
     burst: Annotated[Count, Field(le=10**9)] = 60
 
