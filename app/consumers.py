@@ -88,7 +88,7 @@ async def _until_ready(database: Database) -> None:
 
 async def create_key(settings: Settings, name: str) -> tuple[str, str]:
     """The id of a new key, and the key: it is shown now or never. Raises `KeysRefused`, as the others do."""
-    fits = 0 < len(name.strip()) and len(name) <= LONGEST_NAME
+    fits = bool(name.strip()) and len(name) <= LONGEST_NAME
     if not (fits and name.isprintable()):  # bytes that are no text are not printable either
         raise KeysRefused(f"the name of a key has 1 to {LONGEST_NAME} characters that can be printed")
     async with _table(settings) as table:
