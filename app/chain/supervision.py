@@ -2,7 +2,7 @@
 
 A loop that raises is counted, reported as down, and started again after a growing pause; it never takes the house with it and it
 never vanishes in silence. Cancelling its owner is the only way out: a loop that raises a cancellation that nobody asked for has
-died like any other.
+died like any other. One that ends because the ledger cannot be had begins anew as they do, and is no fault of ours.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from app.core.lasting import StoreUnavailable
 from app.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ async def supervise(
         loop.up = False
         loop.deaths += 1
         metrics.task_up.labels(loop.name).set(0)
-        if fault is not None:
+        if fault is not None and not _is_outage(fault):
             metrics.unhandled_exceptions_total.labels("task").inc()
         _tell(loop, fault)
         if clock() - started > _LONGEST_PAUSE_S:
@@ -69,9 +70,18 @@ async def _fault_of(body: Callable[[], Awaitable[None]]) -> BaseException | None
     return None
 
 
+def _is_outage(fault: BaseException) -> bool:
+    """Whether nothing is wrong but that the ledger, or another store, cannot be had."""
+    if isinstance(fault, BaseExceptionGroup):
+        return all(map(_is_outage, fault.exceptions))
+    return isinstance(fault, StoreUnavailable)
+
+
 def _tell(loop: Loop, fault: BaseException | None) -> None:
-    what = "background loop returned" if fault is None else "background loop died"
+    what, level = "background loop returned" if fault is None else "background loop died", logging.ERROR
+    if fault is not None and _is_outage(fault):
+        what, level = "background loop without its store", logging.WARNING
     try:
-        log.error(what, extra={"task": loop.name, "error": None if fault is None else type(fault).__name__})
+        log.log(level, what, extra={"task": loop.name, "error": None if fault is None else type(fault).__name__})
     except Exception:  # noqa: BLE001 - a log that cannot be written must not end what restarts the loops
         return

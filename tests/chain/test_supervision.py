@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from app.chain.supervision import Loop, supervise
+from app.core.lasting import StoreUnavailable
 from app.metrics import Metrics
 from tests.fakes import ManualClock, settle
 
@@ -92,6 +93,23 @@ async def test_B54_a_loop_that_raises_is_down_until_it_is_started_again(
         await scene.restart()
         assert scene.up() == (True, 1)
         assert scene.starts == 2
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+async def test_a_loop_without_its_database_begins_anew_and_is_no_fault(
+    grouped: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The database has an alert of its own: nobody is to be called for an exception that nobody foresaw."""
+    lost = StoreUnavailable("gone")
+    async with supervised() as scene:
+        with caplog.at_level(logging.WARNING):
+            await scene.die(ExceptionGroup("of", [lost, ExceptionGroup("of", [lost])]) if grouped else lost)
+        assert (scene.up(), scene.loop.deaths, scene.faults()) == ((False, 0), 1, 0)
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        await scene.restart()
+        assert scene.starts == 2
+        await scene.die(ExceptionGroup("of", [lost, ValueError()]))
+        assert scene.faults() == 1
 
 
 async def test_a_loop_that_returns_is_dead_too_but_no_fault(caplog: pytest.LogCaptureFixture) -> None:
