@@ -1,4 +1,5 @@
-"""For all tests: no time limits, and what a skipped test means: a line per reason, or, where nothing may be, a failure."""
+"""For all tests: no time limits, in which order and by how many processes they are run, and what a skipped test means: a line
+per reason, or, where nothing may be, a failure."""
 
 from __future__ import annotations
 
