@@ -6,6 +6,7 @@ Nothing here sleeps: a test holds a point, waits until it is reached, looks arou
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -215,6 +216,16 @@ class FakeUpstream(HoldPoints):
         name = self.canonical.get(height)
         await self.at("name_of.after")
         return name
+
+    async def height_of(self, block_hash: bytes) -> int | None:
+        await self.at("height_of")
+        named = {name.block_hash: height for height, name in self.canonical.items()}
+        if block_hash in named:
+            return named[block_hash]
+        if block_hash not in self.bodies:
+            return None
+        told = json.loads(self.bodies[block_hash][0].block_json)
+        return int(told["number"], 16) if "number" in told else int(told["height"])
 
     async def tagged(self, tag: str) -> BlockName | None:
         await self.at("tagged")

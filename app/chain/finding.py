@@ -12,6 +12,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from cachetools import TTLCache
+
 from app.core.blocks import BlockRef, Noted, Position
 from app.core.budget import Priority
 from app.core.deadlines import deadline, require_useful
@@ -31,6 +33,11 @@ from .rules import ChainRules
 
 REPLACED_TRIES = 3
 """How often a block is looked for again when a reorg replaced it, or moved a transaction out of it, while it was filled."""
+
+TOLD_S = 10.0
+"""For so long, while its block is filled, a height that a node told for a hash is not asked for again."""
+
+TOLD_AT_ONCE = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,9 @@ class Finding:
             clock, first_stage=Stage.RESOLVING, jitter=jitter
         )
 
+        self._heights: Flights[bytes, int | None] = Flights(clock, first_stage=Stage.RESOLVING, jitter=jitter)
+        self._told: TTLCache[bytes, int] = TTLCache(TOLD_AT_ONCE, TOLD_S, timer=clock.now)
+
     def __repr__(self) -> str:
         return f"<Finding {self._rules.name} {self._positions!r}>"
 
@@ -93,14 +103,18 @@ class Finding:
         raise InconsistentSource(f"block {height} was replaced again and again while it was read")
 
     async def by_hash(self, block_hash: bytes) -> tuple[ProvableBlock, bool]:
-        """The block of that hash, if it is canonical; else `BlockNotOnSourceChain`."""
+        """The block of that hash, if it is canonical; else `BlockNotOnSourceChain`. One that is not at hand is filled as the
+        block at its height, with all who ask for that, on whatever replica."""
         block = await self._at_hand(block_hash)
-        at_hand = block is not None
-        if block is None:
-            block = await self._filling.block(BlockRef(block_hash=block_hash))
-        if not await self._holds(block):
+        if block is not None:
+            stands, at_hand, height = await self._holds(block), True, block.height
+        else:
+            height = await self._asked_height(block_hash)
+            block, at_hand = await self.by_height(height)
+            stands = block.block_hash == block_hash
+        if not stands:
             raise BlockNotOnSourceChain(
-                f"block {to_hex(block_hash)} is not the canonical block at height {block.height} (it may have been replaced)"
+                f"block {to_hex(block_hash)} is not the canonical block at height {height} (it may have been replaced)"
             )
         return block, at_hand
 
@@ -135,6 +149,7 @@ class Finding:
     async def aclose(self) -> None:
         """Ends what is in flight."""
         await self._positions.aclose()
+        await self._heights.aclose()
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -148,6 +163,24 @@ class Finding:
         except BlockNotOnSourceChain:
             return None
         return (block, at_hand) if block.block_hash == position.block_hash else None
+
+    async def _asked_height(self, block_hash: bytes) -> int:
+        """Where a node says that the block is: asked once for all who want to know meanwhile. Raises `BlockNotOnSourceChain`."""
+        height: int | None = self._told.get(block_hash)
+        if height is not None:
+            return height
+        if block_hash not in self._heights:
+            require_useful(self._rules.min_useful_s, self._clock.now(), Stage.RESOLVING.value)
+        height = await self._heights.get(
+            block_hash, lambda _: self._upstream.height_of(block_hash), deadline=deadline.get()
+        )
+        if height is None:
+            raise BlockNotOnSourceChain(f"no node knows block {to_hex(block_hash)}")
+        self._told[block_hash] = height
+        head = self._head.heads.head
+        if head is not None and height > head:
+            await self._head.refresh()
+        return height
 
     async def _asked_position(self, tx_hash: bytes, *, kept_will_do: bool) -> Position | None:
         """Where the ledger, or else a node, says that the transaction is: asked once for all who want to know meanwhile."""

@@ -75,6 +75,10 @@ class Upstream(Protocol):
         """The block now canonical at `height`; None when a node whose head is known to be at or above it has none there."""
         ...
 
+    async def height_of(self, block_hash: bytes) -> int | None:
+        """Where the nodes say that the block of this hash is, canonical or not; None when they answered that they know none."""
+        ...
+
     async def tagged(self, tag: str) -> BlockName | None:
         """The block under `latest`, `safe` or `finalized`, of the first node that knows the tag; None when none does."""
         ...

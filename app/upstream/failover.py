@@ -137,22 +137,24 @@ class Failover:
                 logger.warning("upstream %s gave a block that is invalid: %s", bodies.upstream, invalid)
 
     async def name_of(self, height: int) -> BlockName | None:
-        """The block now canonical at `height`; None when a node whose head is above has none there.
-
-        Raises `BlockNotOnSourceChain` for a height above the head.
-        """
+        """As the port says. Raises `BlockNotOnSourceChain` for a height above the head."""
         trip = self._trip(height)
 
         async def visit(reader: NodeReader, turn: Turn) -> BlockName:
             with trip.limited(turn):
                 return await reader.name_of(height)
 
-        try:
-            return await trip.first(visit)
-        except ProofError:
-            if trip.missing:
-                return None
-            raise
+        return await trip.first_or_none(visit)
+
+    async def height_of(self, block_hash: bytes) -> int | None:
+        """The height that the first node with such a block names; None when a node that is as far as any knows none."""
+        trip = self._trip(None)
+
+        async def visit(reader: NodeReader, turn: Turn) -> int:
+            with trip.limited(turn):
+                return await reader.height_of(block_hash)
+
+        return await trip.first_or_none(visit)
 
     async def tagged(self, tag: str) -> BlockName | None:
         """The block under a tag, of the first node that knows the tag; None when none does."""
@@ -165,12 +167,7 @@ class Failover:
                 raise Absent(f"upstream {reader.node.name} knows no {tag} block")
             return name
 
-        try:
-            return await trip.first(visit)
-        except ProofError:
-            if trip.missing:
-                return None
-            raise
+        return await trip.first_or_none(visit)
 
     async def position(self, tx_hash: bytes) -> Position | None:
         """Where the first node that has the transaction in a block says it is.

@@ -78,6 +78,16 @@ class NodeReader:
         self.node.state.note_block(height, self.patience.now())
         return name
 
+    async def height_of(self, block_hash: bytes) -> int:
+        """Where the node says that the block of this hash is. Raises as `bodies`."""
+        name = decode_block_name(await self._ask_or_null("eth_getBlockByHash", [to_hex(block_hash), False]))
+        if name is None:
+            raise Absent(f"upstream {self.node.name} knows no block {to_hex(block_hash)}")
+        if name.block_hash != block_hash:
+            raise ContentInvalid("identity", f"asked for block {to_hex(block_hash)}, got {to_hex(name.block_hash)}")
+        self.node.state.note_block(name.height, self.patience.now())
+        return name.height
+
     async def tagged(self, tag: str) -> BlockName | None:
         """The block under a tag; None when the node answers with null or an error. Raises `ContentInvalid`, `CallFailed`.
 

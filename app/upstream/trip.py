@@ -144,6 +144,15 @@ class Trip:
             self._crew.routes.update(self.journey.kinds)
         raise self.verdict()
 
+    async def first_or_none(self, visit: Callable[[NodeReader, Turn], Awaitable[T]]) -> T | None:
+        """As `first`; None where the last word is that there is nothing of the kind."""
+        try:
+            return await self.first(visit)
+        except ProofError:
+            if self.missing:
+                return None
+            raise
+
     @contextmanager
     def limited(self, turn: Turn) -> Iterator[None]:
         """Calls made inside end with the turn, and are then the node's fault."""

@@ -221,7 +221,7 @@ class RecordedChain:
 
     def calls(self) -> dict[str, int]:
         """Calls to the upstream and builds since the last time this was asked; nothing where there was none."""
-        counted = ("fetch", "name_of", "position", "tagged", "chain_id")
+        counted = ("fetch", "name_of", "height_of", "position", "tagged", "chain_id")
         cost = {point: self.upstream.hits[point] for point in counted if self.upstream.hits[point]}
         if self.builder.hits["build"]:
             cost["build"] = self.builder.hits["build"]

@@ -257,7 +257,7 @@ async def test_F9_a_fill_that_a_reorg_overtook_is_told_to_retry_and_is_not_kept_
     await chain.aclose()
 
 
-async def test_D6_a_fetch_of_an_orphan_by_its_hash_never_moves_the_pin() -> None:
+async def test_D6_a_question_for_an_orphan_by_its_hash_never_moves_the_pin() -> None:
     scene = Scene(8)
     upstream, chain = scene.upstream, scene.chain
     await chain.head.poll()
@@ -269,7 +269,7 @@ async def test_D6_a_fetch_of_an_orphan_by_its_hash_never_moves_the_pin() -> None
     with pytest.raises(BlockNotOnSourceChain):
         await chain.block(BlockRef(block_hash=orphan))
     assert chain.cache.hash_at(height) == found.block.block_hash
-    assert chain.filling.held(orphan) is not None  # by its hash it stays a true statement
+    assert chain.filling.held(orphan) is None  # nor is it fetched
     await chain.aclose()
 
 

@@ -142,6 +142,23 @@ async def test_one_fills_and_the_others_receive(fleet: Fleet) -> None:
     assert second.recorded.at_rest()
 
 
+async def test_who_asks_by_hash_receives_what_was_filled_by_height(fleet: Fleet) -> None:
+    first, second = await fleet.pair()
+    fetching = first.recorded.upstream.hold("fetch")
+    filled = first.ask()
+    await fetching.reached()
+    received = asyncio.create_task(second.recorded.by_hash(HASH))
+    await second.waits()
+    assert await second.recorded.chain._finding._asked_height(HASH) == BUSY
+    fetching.release()
+    await filled
+    await first.left()
+    second.looks.set()
+    assert (await received).block_hash == HASH
+    assert (first.fetches, second.fetches) == (1, 0)
+    assert second.recorded.upstream.hits["height_of"] == 1
+
+
 async def test_who_waits_for_another_holds_no_permit(fleet: Fleet) -> None:
     _, second = await fleet.pair()
     await SqlLeases(fleet.database, "busy").take(BY_HEIGHT, 30)

@@ -407,6 +407,24 @@ async def test_another_height_than_the_one_asked_for_is_inconsistent(rig: Rig) -
         await rig.upstream.name_of(1_000_000)
 
 
+async def test_the_height_of_a_block_by_its_hash(rig: Rig) -> None:
+    assert await rig.upstream.height_of(from_hex(MILLION_HASH)) == 1_000_000
+    assert rig.node.params[BY_HASH] == [[MILLION_HASH, False]]
+    assert await rig.upstream.height_of(bytes(32)) is None
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "refused"),
+    [(http(502), RpcUnavailable), (changed(lambda block: block.update(hash="0x" + "55" * 32)), InconsistentSource)],
+)
+async def test_a_height_that_was_not_found_out_is_no_absence(
+    rig: Rig, behaviour: Behaviour, refused: type[ProofError]
+) -> None:
+    rig.node.always(BY_HASH, behaviour)
+    with pytest.raises(refused):
+        await rig.upstream.height_of(from_hex(MILLION_HASH))
+
+
 async def test_a_tag_names_a_block_that_was_returned(rig: Rig, million: dict[str, Any]) -> None:
     rig.node.add({**million["block"], "number": "0xf423f", "hash": "0x" + "33" * 32, "transactions": []}, [])
     rig.node.finalized = 999_999
