@@ -332,7 +332,7 @@ class HeadTracker:
                     return
                 began_at = gap
                 self._on_reorg(gap)
-            deeper = await self._seen.began_at(nodes, began_at, self._final())
+            deeper = await self._seen.began_at(nodes, began_at, self._final(), self.heads.finalized)
             if deeper < began_at:
                 began_at = deeper
                 self._on_reorg(deeper)

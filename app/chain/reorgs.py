@@ -63,24 +63,29 @@ class SeenBlocks:
         name = await upstream.name_of(height)
         return name is not None and name.block_hash != seen
 
-    async def began_at(self, upstream: Watched, shown_at: int, final: Mapping[int, bytes]) -> int:
-        """The lowest height that a reorg shown at `shown_at` may have replaced: one above the highest block that still stands.
-        What is held for `final` is looked at where nothing stands of what was seen, and is final if its highest block stands.
+    async def began_at(
+        self, upstream: Watched, shown_at: int, final: Mapping[int, bytes], finalized: int | None
+    ) -> int:
+        """The lowest height that a reorg shown at `shown_at` may have replaced: one above the highest block that still stands,
+        of those seen and those held for `final`. It reaches to `finalized`, or below, only if one of these is gone there.
 
-        Forgets what does not. Raises as `Watched.name_of`.
+        Forgets what does not stand. Raises as `Watched.name_of`.
         """
         seen = dict(self._hashes)
         gone, standing = await _gone(upstream, seen, shown_at)
         for height in gone:
             if self._hashes.get(height) == seen[height]:
                 del self._hashes[height]
+        lowest, highest = min(gone, default=shown_at), -1 if standing is None else standing
+        held = {height: block_hash for height, block_hash in final.items() if height > highest}
+        gone, standing = await _gone(upstream, held, lowest)
         if standing is not None:
-            return standing + 1
-        lowest = min(gone, default=shown_at)
-        gone, standing = await _gone(upstream, final, lowest)
-        if not gone:
-            return lowest
-        return min(gone) if standing is None else standing + 1
+            highest = standing
+        elif highest < 0:  # nothing is known to stand
+            return min(gone, default=lowest)
+        if finalized is not None and not gone and lowest > finalized:
+            highest = max(highest, finalized)
+        return highest + 1
 
 
 async def _gone(upstream: Watched, known: Mapping[int, bytes], below: int) -> tuple[list[int], int | None]:

@@ -306,7 +306,16 @@ async def test_a_reorg_just_after_the_start_is_not_taken_for_one_of_what_is_fina
     await tracked.poll(100)
     tracked.fork_from(96, fork=1, head=100)
     await tracked.head.poll()
-    assert tracked.reorgs == [99]
+    assert tracked.reorgs == [99, 91]
+
+
+async def test_blocks_that_were_not_seen_are_not_taken_for_replaced_where_they_are_final() -> None:
+    tracked = Tracked(FinalityRule("depth", 20))
+    for latest in (60, 108, 110):
+        await tracked.poll(latest)
+    tracked.fork_from(105, fork=1, head=110)
+    await tracked.head.poll()
+    assert tracked.reorgs == [109, 91]
 
 
 async def test_a_walk_that_was_cut_short_is_taken_up_in_the_next_round() -> None:
