@@ -9,19 +9,27 @@ block store kept is any checked block, canonical or not.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from cachetools import TTLCache
 
 from app.core.blocks import BlockRef, Noted, Position
 from app.core.budget import Priority
 from app.core.deadlines import deadline, require_useful
-from app.core.errors import BlockNotOnSourceChain, InconsistentSource, TxHashNotFound
+from app.core.errors import (
+    BlockNotOnSourceChain,
+    InconsistentSource,
+    RpcUnavailable,
+    TxHashNotFound,
+    UpstreamBudgetExhausted,
+)
 from app.core.finality import Finality
 from app.core.hexadecimal import to_hex
 from app.core.provable_block import ProvableBlock
 
+from .asking import patiently
 from .cache import BlockCache
 from .canon import Canon
 from .filling import Filling
@@ -30,6 +38,8 @@ from .head import HeadTracker
 from .keeping import Keeping
 from .ports import Clock, Upstream
 from .rules import ChainRules
+
+T = TypeVar("T")
 
 REPLACED_TRIES = 3
 """How often a block is looked for again when a reorg replaced it, or moved a transaction out of it, while it was filled."""
@@ -87,6 +97,44 @@ class Finding:
 
     async def by_height(self, height: int, priority: Priority = Priority.REQUEST) -> tuple[ProvableBlock, bool]:
         """The canonical block at `height`. Raises `BlockNotOnSourceChain`, and what a fill raises."""
+        return await self._or_kept(lambda: self._by_height(height, priority))
+
+    async def by_hash(self, block_hash: bytes) -> tuple[ProvableBlock, bool]:
+        """The block of that hash, if it is canonical; else `BlockNotOnSourceChain`. One that is not at hand is filled as the
+        block at its height, with all who ask for that, on whatever replica."""
+        return await self._or_kept(lambda: self._by_hash(block_hash))
+
+    async def by_transaction(self, tx_hash: bytes) -> tuple[ProvableBlock, bool, int]:
+        """The canonical block that holds the transaction, and its index there.
+
+        Raises `TxHashNotFound`, `TxNotMined`, `NotCommittedByHeader`, and what finding a block raises.
+        """
+        return await self._or_kept(lambda: self._by_transaction(tx_hash))
+
+    def overtake(self) -> None:
+        """A reorg: no position under way is believed."""
+        self._positions.invalidate(lambda _: True)
+
+    async def aclose(self) -> None:
+        """Ends what is in flight."""
+        await self._positions.aclose()
+        await self._heights.aclose()
+
+    # --- steps ------------------------------------------------------------------------------------------------------
+
+    async def _or_kept(self, find: Callable[[], Awaitable[T]]) -> T:
+        """What is found; where no node can be asked and the ledger was not waited for, with more patience for the ledger."""
+        keeping = self._keeping
+        unheard = 0 if keeping is None else keeping.unheard
+        try:
+            return await find()
+        except (RpcUnavailable, UpstreamBudgetExhausted):
+            if keeping is None or keeping.unheard == unheard or not await keeping.can_be_had():
+                raise
+        with patiently():
+            return await find()
+
+    async def _by_height(self, height: int, priority: Priority = Priority.REQUEST) -> tuple[ProvableBlock, bool]:
         await self._recall(height)
         for _ in range(REPLACED_TRIES):
             pinned = self._cache.hash_at(height)
@@ -102,15 +150,13 @@ class Finding:
                 return block, False
         raise InconsistentSource(f"block {height} was replaced again and again while it was read")
 
-    async def by_hash(self, block_hash: bytes) -> tuple[ProvableBlock, bool]:
-        """The block of that hash, if it is canonical; else `BlockNotOnSourceChain`. One that is not at hand is filled as the
-        block at its height, with all who ask for that, on whatever replica."""
+    async def _by_hash(self, block_hash: bytes) -> tuple[ProvableBlock, bool]:
         block = await self._at_hand(block_hash)
         if block is not None:
             stands, at_hand, height = await self._holds(block), True, block.height
         else:
             height = await self._asked_height(block_hash)
-            block, at_hand = await self.by_height(height)
+            block, at_hand = await self._by_height(height)
             stands = block.block_hash == block_hash
         if not stands:
             raise BlockNotOnSourceChain(
@@ -118,11 +164,7 @@ class Finding:
             )
         return block, at_hand
 
-    async def by_transaction(self, tx_hash: bytes) -> tuple[ProvableBlock, bool, int]:
-        """The canonical block that holds the transaction, and its index there.
-
-        Raises `TxHashNotFound`, `TxNotMined`, `NotCommittedByHeader`, and what finding a block raises.
-        """
+    async def _by_transaction(self, tx_hash: bytes) -> tuple[ProvableBlock, bool, int]:
         for attempt in range(REPLACED_TRIES):
             position = self._cache.position_of(tx_hash)
             if position is None:
@@ -142,24 +184,13 @@ class Finding:
             return block, at_hand, index
         raise InconsistentSource(f"transaction {to_hex(tx_hash)} moved between blocks while it was looked up")
 
-    def overtake(self) -> None:
-        """A reorg: no position under way is believed."""
-        self._positions.invalidate(lambda _: True)
-
-    async def aclose(self) -> None:
-        """Ends what is in flight."""
-        await self._positions.aclose()
-        await self._heights.aclose()
-
-    # --- steps ------------------------------------------------------------------------------------------------------
-
     async def _at(self, position: Position) -> tuple[ProvableBlock, bool] | None:
         """The block that a position names; None when it is not the canonical one there by now."""
         block = await self._at_hand(position.block_hash)
         if block is not None:
             return (block, True) if await self._holds(block) else None
         try:
-            block, at_hand = await self.by_height(position.height)
+            block, at_hand = await self._by_height(position.height)
         except BlockNotOnSourceChain:
             return None
         return (block, at_hand) if block.block_hash == position.block_hash else None

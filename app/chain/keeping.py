@@ -14,8 +14,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
 
 from cachetools import LRUCache
 
@@ -23,20 +22,13 @@ from app.core.blocks import Noted, Position
 from app.core.lasting import StoreUnavailable
 from app.core.provable_block import ProvableBlock
 
+from .asking import READ_LIMIT_S, Asking
 from .cache import BlockCache
 from .kept_blocks import KeptBlocks
 from .kinship import Kin, Kinship, Nodes
 from .ports import BlockStore, Builder, Clock, Ledger
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-READ_LIMIT_S = 0.25
-"""How long a request waits for the ledger before a node is asked instead."""
-
-PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0)
-"""How long a ledger that failed is not asked again, the longer the more often it failed in a row."""
 
 MAX_WAITING = 512
 """So many blocks may wait to be kept; beyond that the oldest are not."""
@@ -85,11 +77,10 @@ class Keeping:
         self._noted: LRUCache[int, bytes] = LRUCache(4096)
         self._on_restored = on_restored
         self._kin = Kin(chain, ledger, nodes, clock, head, on_foreign)
+        self._asking = Asking(chain, ledger, self._kin, clock)
         self._restored = False
         self._doubted_from: int | None = None
         self._forgets_from: int | None = None
-        self._failures = 0
-        self._silent_until = 0.0
         self.dropped = 0
 
     def __repr__(self) -> str:
@@ -108,23 +99,23 @@ class Keeping:
     @property
     def ledger_up(self) -> bool:
         """Whether the ledger answered when it was asked last, and is not that of another chain."""
-        return not self._failures and self.kinship is not Kinship.FOREIGN
+        return self._asking.well and self.kinship is not Kinship.FOREIGN
 
     # --- what was kept ----------------------------------------------------------------------------------------------
 
     async def hash_at(self, height: int) -> bytes | None:
         """The final block at this height, if it was noted and the ledger can be had."""
-        told = await self._told(lambda: self._ledger.hash_at(height))
+        told = await self._asking.told(lambda: self._ledger.hash_at(height))
         return told if told is not None and await self._is_believed(height, told) else None
 
     async def position(self, tx_hash: bytes) -> Position | None:
         """Where a final block holds the transaction, likewise."""
-        told = await self._told(lambda: self._ledger.position(tx_hash))
+        told = await self._asking.told(lambda: self._ledger.position(tx_hash))
         return told if told is not None and await self._is_believed(told.height, told.block_hash) else None
 
     async def roots(self, first: int, last: int) -> tuple[tuple[int, bytes], ...]:
         """The usc roots noted in [first, last], likewise."""
-        told = await self._told(lambda: self._ledger.roots(first, last)) or ()
+        told = await self._asking.told(lambda: self._ledger.roots(first, last)) or ()
         return tuple((height, root) for height, root in told if not self._is_doubted(height))
 
     async def block(self, block_hash: bytes) -> ProvableBlock | None:
@@ -149,29 +140,14 @@ class Keeping:
     def _is_doubted(self, height: int) -> bool:
         return self._doubted_from is not None and height >= self._doubted_from
 
-    async def _told(self, ask: Callable[[], Awaitable[T]]) -> T | None:
-        if self._clock.now() < self._silent_until:
-            return None
-        try:
-            if not await self._kin.believed(READ_LIMIT_S):
-                return None
-            async with asyncio.timeout(READ_LIMIT_S):
-                told = await ask()
-        except (StoreUnavailable, TimeoutError):
-            self._note_failure()
-            return None
-        self._failures = 0
-        return told
+    @property
+    def unheard(self) -> int:
+        """How often the ledger could not be waited for, or was left alone for that."""
+        return self._asking.unheard
 
-    def _note_failure(self) -> None:
-        """For how long the ledger is left alone depends on how often it failed in a row, whoever asked meanwhile."""
-        if self._clock.now() < self._silent_until:
-            return
-        if not self._failures:
-            log.warning("the ledger cannot be had", extra={"chain": self._chain})
-        pause_s = PAUSES_S[min(self._failures, len(PAUSES_S) - 1)]
-        self._failures += 1
-        self._silent_until = self._clock.now() + pause_s
+    async def can_be_had(self) -> bool:
+        """Whether the ledger can be had with more patience: for whom nobody else is there to ask."""
+        return await self._asking.can_be_had()
 
     # --- what is to be kept -----------------------------------------------------------------------------------------
 
@@ -201,9 +177,8 @@ class Keeping:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            now = self._clock.now()
             owing = bool(self._notes) or (self._finalized, self._forgets_from) != (None, None) or not self._restored
-            silent_s = self._silent_until - now
+            silent_s = self._asking.silent_s
             try:
                 async with asyncio.timeout(silent_s if owing and silent_s > 0 else None):
                     await self._wake.wait()
@@ -214,12 +189,12 @@ class Keeping:
 
     async def restore(self) -> None:
         """Takes up what was known when the ledger was last written to; later, if it cannot be had now."""
-        if self._restored or self._clock.now() < self._silent_until:
+        if self._restored or self._asking.silent:
             return
         try:
             finalized = await self._ledger.finalized()
         except StoreUnavailable:
-            self._note_failure()
+            self._asking.failed()
             return
         self._restored = True
         if finalized is not None:
@@ -250,7 +225,7 @@ class Keeping:
                     raise
         self.dropped += max(0, len(self._notes) - MAX_WAITING)
         self._notes = self._notes[-MAX_WAITING:]
-        if self._clock.now() < self._silent_until:
+        if self._asking.silent:
             return
         finalized: int | None = None
         try:
@@ -261,13 +236,13 @@ class Keeping:
             await self._note_all()
             if finalized is not None:
                 await self._ledger.note_finalized(finalized)
-            self._failures = 0
+            self._asking.answered()
         except (StoreUnavailable, asyncio.CancelledError) as error:
             if self._finalized is None:
                 self._finalized = finalized
             if isinstance(error, asyncio.CancelledError):
                 raise
-            self._note_failure()
+            self._asking.failed()
 
     async def _note_all(self) -> None:
         async with self._writing:

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from app.core.lasting import StoreUnavailable
 from app.core.leases import Lease
+from app.core.silence import Silence
 
 from .leases import SqlLeases
 
@@ -31,11 +32,10 @@ class BriefLeases:
     def __init__(self, leases: SqlLeases, now: Callable[[], float] = time.monotonic) -> None:
         self._leases = leases
         self._now = now
-        self._failures = 0
-        self._silent_until = 0.0
+        self._silence = Silence(PAUSES_S)
 
     def __repr__(self) -> str:
-        return f"<BriefLeases {self._leases!r}, {self._failures} failures in a row>"
+        return f"<BriefLeases {self._leases!r}, {self._silence!r}>"
 
     async def take(self, name: str, for_s: float) -> Lease:
         """As the port says."""
@@ -58,16 +58,13 @@ class BriefLeases:
         await self._asked(lambda: self._leases.release(name))
 
     async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
-        if self._now() < self._silent_until:
+        if self._silence.lasts(self._now()):
             raise StoreUnavailable("the database failed a moment ago")
         try:
             async with asyncio.timeout(ANSWER_S):
                 answer = await ask()
         except (StoreUnavailable, TimeoutError) as error:
-            now = self._now()
-            if now >= self._silent_until:  # of those who asked at the same time, one counts
-                self._silent_until = now + PAUSES_S[min(self._failures, len(PAUSES_S) - 1)]
-                self._failures += 1
+            self._silence.failed(self._now())
             raise StoreUnavailable(str(error) or "no answer in time") from error
-        self._failures = 0
+        self._silence.answered()
         return answer

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from app.anchors.self_attested import SelfAttested
+from app.chain.asking import HOPELESS_S, PATIENCE_S, READ_LIMIT_S
 from app.chain.continuing import Continuity
-from app.chain.keeping import READ_LIMIT_S
 from app.chain.kinship import Kinship
 from app.core.blocks import Noted
 from app.core.errors import ProofError, RpcUnavailable, UpstreamBudgetExhausted
@@ -16,6 +17,7 @@ from app.core.provable_block import ProvableBlock
 from app.core.purpose import Purpose
 from tests.chain.kept import KeptBlocks, KeptLedger
 from tests.chain.recorded_chain import BUSY, LAST, RecordedChain, branch, hash_of, sepolia, tx_hashes
+from tests.fakes import Hold, settle
 
 HASH = hash_of(sepolia(BUSY))
 TX = tx_hashes(sepolia(BUSY))[1]
@@ -75,6 +77,102 @@ async def test_after_a_restart_what_was_served_is_served_without_any_node() -> N
         block = await ask(recorded)
         assert block.block_hash == HASH
         assert recorded.calls() == {}
+
+
+NODES = ("fetch", "name_of", "position", "tagged", "height_of")
+
+ASKED: dict[str, Callable[[RecordedChain], Awaitable[ProvableBlock]]] = {
+    "height": lambda recorded: recorded.at(BUSY),
+    "hash": lambda recorded: recorded.by_hash(HASH),
+    "transaction": lambda recorded: by_tx(recorded),
+}
+
+
+async def slow_ledger(site: Site, call: str) -> tuple[RecordedChain, Hold]:
+    """After a restart without a node, with a ledger that keeps who asks waiting."""
+    await site.after()
+    recorded = site.chain()
+    for each in NODES:
+        recorded.upstream.fail(each, RpcUnavailable("every node is gone"), times=None)
+    await recorded.chain.restore()
+    return recorded, site.ledger.hold(call)
+
+
+@pytest.mark.parametrize("way", ASKED)
+async def test_without_a_node_a_ledger_that_is_slow_is_waited_for(way: str) -> None:
+    site = Site()
+    recorded, holding = await slow_ledger(site, "position" if way == "transaction" else "hash_at")
+    asked = [asyncio.create_task(ASKED[way](recorded)) for _ in range(8)]
+    await holding.reached()
+    site.ledger.unhold()
+    patient = site.ledger.hold("finalized")
+    await recorded.clock.advance(READ_LIMIT_S)
+    await patient.reached()
+    await recorded.clock.advance(PATIENCE_S / 2)
+    assert not any(each.done() for each in asked)
+    patient.release()
+    assert {(await each).block_hash for each in asked} == {HASH}
+    assert site.ledger.calls["finalized"] == 3, "in each life once, and once for all who wait"
+
+
+async def test_without_a_node_and_a_ledger_nobody_waits_again_for_a_while() -> None:
+    site = Site()
+    recorded, holding = await slow_ledger(site, "hash_at")
+    site.ledger.hold("finalized")
+    for patience_s in (PATIENCE_S, 0.0):
+        asked = asyncio.create_task(recorded.at(BUSY))
+        await holding.reached()
+        await recorded.clock.advance(READ_LIMIT_S)
+        await recorded.clock.advance(patience_s)
+        await settle()
+        assert asked.done()
+        with pytest.raises(RpcUnavailable):
+            await asked
+    assert site.ledger.calls["finalized"] == 3
+    await recorded.clock.advance(HOPELESS_S)
+    site.ledger.unhold()
+    assert (await recorded.at(BUSY)).block_hash == HASH
+
+
+async def test_a_ledger_that_says_that_it_has_nothing_is_not_asked_twice() -> None:
+    site = Site()
+    await site.after()
+    recorded = site.chain()
+    recorded.upstream.fail("fetch", RpcUnavailable("every node is gone"), times=None)
+    await recorded.chain.restore()
+    site.ledger.calls.clear()
+    with pytest.raises(RpcUnavailable):
+        await recorded.at(BUSY - 1)
+    assert site.ledger.calls == {"hash_at": 1}
+
+
+async def test_who_was_not_heard_asks_again_although_another_found_the_ledger_well_meanwhile() -> None:
+    site = Site()
+    recorded, holding = await slow_ledger(site, "hash_at")
+    failing = recorded.upstream.hold("fetch")
+    first = asyncio.create_task(recorded.at(BUSY))
+    await holding.reached()
+    await recorded.clock.advance(READ_LIMIT_S)
+    await failing.reached()
+    site.ledger.unhold()
+    assert recorded.chain.keeping is not None
+    assert await recorded.chain.keeping.can_be_had()
+    failing.release()
+    assert (await first).block_hash == HASH
+
+
+async def test_with_patience_the_answer_itself_may_take_its_time() -> None:
+    site = Site()
+    recorded, holding = await slow_ledger(site, "hash_at")
+    asked = asyncio.create_task(recorded.at(BUSY))
+    await holding.reached()
+    again = site.ledger.hold("hash_at")
+    await recorded.clock.advance(READ_LIMIT_S)
+    await again.reached()
+    await recorded.clock.advance(PATIENCE_S / 2)
+    assert not asked.done()
+    again.release()
+    assert (await asked).block_hash == HASH
 
 
 async def test_many_who_ask_after_a_restart_read_the_store_once() -> None:
