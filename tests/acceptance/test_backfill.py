@@ -16,18 +16,11 @@ import yaml
 
 from tests import launching
 from tests.acceptance.recorded_node import RecordedChain, RecordedNode
+from tests.acceptance.sepolia_range import FIRST, LAST, RECORDS, SEPOLIA, WITH_TRANSACTIONS
 from tests.acceptance.server import Client, Copath, chain, running_copath
 from tests.acceptance.waiting import until
-from tests.corpus_files import files, load
 
-SEPOLIA = 11155111
-RECORDS = {
-    int(record["block"]["number"], 16): record
-    for record in (load(path) for path in files("contiguous") if path.name.startswith("sepolia_"))
-}
-FIRST, LAST = min(RECORDS), max(RECORDS)
 COUNT = len(RECORDS)
-WITH_TRANSACTIONS = [height for height, record in RECORDS.items() if record["receipts"]]
 RECEIPTS = "eth_getBlockReceipts"
 
 

@@ -17,21 +17,14 @@ import asyncpg
 import pytest
 
 from tests.acceptance.recorded_node import RecordedChain, RecordedNode
+from tests.acceptance.sepolia_range import RECORDS, SEPOLIA, WITH_TRANSACTIONS
 from tests.acceptance.server import Answer, Client, Copath, chain, running_copath
 from tests.acceptance.waiting import until
-from tests.corpus_files import files, load
 from tests.postgres import PostgresServer, postgres_server
 from tests.store.line import Line
 
 __all__ = ["postgres_server"]
 
-SEPOLIA = 11155111
-RECORDS = {
-    int(record["block"]["number"], 16): record
-    for record in (load(path) for path in files("contiguous") if path.name.startswith("sepolia_"))
-}
-FIRST, LAST = min(RECORDS), max(RECORDS)
-WITH_TRANSACTIONS = [height for height, record in RECORDS.items() if record["receipts"]]
 REPLICAS = 3
 LEASE_S = 4.0
 SLOW_S = 5.0

@@ -13,19 +13,13 @@ import asyncpg
 import pytest
 
 from tests.acceptance.recorded_node import RecordedChain, RecordedNode
+from tests.acceptance.sepolia_range import FIRST, RECORDS, SEPOLIA
 from tests.acceptance.server import Copath, chain, running_copath
 from tests.acceptance.waiting import until
-from tests.corpus_files import files, load
 from tests.postgres import PostgresServer, postgres_server
 
 __all__ = ["postgres_server"]
 
-SEPOLIA = 11155111
-RECORDS = {
-    int(record["block"]["number"], 16): record
-    for record in (load(path) for path in files("contiguous") if path.name.startswith("sepolia_"))
-}
-FIRST, LAST = min(RECORDS), max(RECORDS)
 INTERVAL = 5
 LOST_ABOVE = FIRST + 32
 """At first the node has lost the receipts above; the newest anchor is two below."""

@@ -318,26 +318,27 @@ async def test_blocks_that_were_not_seen_are_not_taken_for_replaced_where_they_a
     assert tracked.reorgs == [109, 91]
 
 
-async def test_a_walk_that_was_cut_short_is_taken_up_in_the_next_round() -> None:
+async def cut_short() -> Tracked:
+    """A reorg whose beginning was looked for until the node could not be asked."""
     tracked = Tracked()
     for latest in range(93, 101):
         await tracked.poll(latest)
     tracked.fork_from(95, fork=1, head=101)
     tracked.upstream.fail("name_of", DOWN)
     await tracked.head.poll()
-    await tracked.head.poll()
-    await tracked.head.poll()
-    assert tracked.reorgs == [100, 95]
+    return tracked
 
 
 async def test_a_walk_that_is_cut_short_has_told_what_it_knows() -> None:
-    tracked = Tracked()
-    for latest in range(93, 101):
-        await tracked.poll(latest)
-    tracked.fork_from(95, fork=1, head=101)
-    tracked.upstream.fail("name_of", DOWN)
-    await tracked.head.poll()
+    tracked = await cut_short()
     assert (tracked.reorgs, tracked.depths, tracked.head.last_error) == ([100], [1], "down")
+
+
+async def test_a_walk_that_was_cut_short_is_taken_up_in_the_next_round() -> None:
+    tracked = await cut_short()
+    await tracked.head.poll()
+    await tracked.head.poll()
+    assert tracked.reorgs == [100, 95]
 
 
 async def test_blocks_between_two_polls_cost_one_light_call_and_no_more() -> None:
