@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 AGAIN_S = 5.0
 """For so long those who read do not ask again after nobody could be asked."""
 
+FOREIGN_AGAIN_S = 60.0
+"""How often a ledger that was disowned is looked at again: one node that was wrong is enough to disown it."""
+
 LOOKED_AT = 8
 """Heights that are looked at for one whose block was not refused."""
 
@@ -100,6 +103,7 @@ class Kin:
         self._finding = asyncio.Lock()
         self._again_at: float | None = None
         self._shared_to = -1
+        self._foreign_until = 0.0
         self.kinship = Kinship.UNSEEN
 
     def __repr__(self) -> str:
@@ -107,6 +111,8 @@ class Kin:
 
     async def found(self) -> Kinship:
         """What is known of it, found out where that is nothing yet. Raises `StoreUnavailable`."""
+        if self.kinship is Kinship.FOREIGN:
+            await self._look_again()
         if self.kinship in (Kinship.UNSEEN, Kinship.UNKNOWN):
             head = self._head()
             self.kinship = await kinship_of(self._ledger, self._nodes, head, self._note_shared)
@@ -162,8 +168,18 @@ class Kin:
     def _note_shared(self, height: int) -> None:
         self._shared_to = max(self._shared_to, height)
 
+    async def _look_again(self) -> None:
+        now = self._clock.now()
+        if now < self._foreign_until:
+            return
+        self._foreign_until = now + FOREIGN_AGAIN_S
+        if await kinship_of(self._ledger, self._nodes, self._head(), self._note_shared) is Kinship.SAME:
+            self.kinship = Kinship.SAME
+            log.warning("the ledger is that of this chain after all", extra={"chain": self._chain})
+
     def _disown(self) -> None:
         self.kinship = Kinship.FOREIGN
+        self._foreign_until = self._clock.now() + FOREIGN_AGAIN_S
         log.error(
             "the ledger remembers another chain under this key: nothing of it is used", extra={"chain": self._chain}
         )

@@ -10,13 +10,13 @@ import pytest
 from app.anchors.self_attested import SelfAttested
 from app.chain.asking import HOPELESS_S, PATIENCE_S, READ_LIMIT_S
 from app.chain.continuing import Continuity
-from app.chain.kinship import Kinship
+from app.chain.kinship import FOREIGN_AGAIN_S, Kinship
 from app.core.blocks import Noted
 from app.core.errors import ProofError, RpcUnavailable, UpstreamBudgetExhausted
 from app.core.provable_block import ProvableBlock
 from app.core.purpose import Purpose
 from tests.chain.kept import KeptBlocks, KeptLedger
-from tests.chain.recorded_chain import BUSY, LAST, RecordedChain, branch, hash_of, sepolia, tx_hashes
+from tests.chain.recorded_chain import BUSY, LAST, RecordedChain, branch, hash_of, name_of, sepolia, tx_hashes
 from tests.fakes import Hold, settle
 
 HASH = hash_of(sepolia(BUSY))
@@ -384,6 +384,45 @@ async def test_a_ledger_of_another_chain_is_neither_believed_nor_changed() -> No
     await keeping.flush()
     assert site.ledger.blocks == before
     assert "the ledger remembers another chain under this key" in recorded.chain.reasons
+
+
+async def test_a_ledger_that_one_wrong_answer_disowned_is_believed_again() -> None:
+    site = Site()
+    await site.after()
+    recorded = site.chain()
+    await recorded.chain.restore()
+    honest = recorded.upstream.canonical
+    recorded.upstream.canonical = {**honest, BUSY: name_of(branch(BUSY, [sepolia(BUSY - 1)])[0])}
+    await recorded.see(LAST, finalized=LAST)
+    keeping = recorded.chain.keeping
+    assert keeping is not None
+    await keeping.flush()
+    assert keeping.kinship is Kinship.FOREIGN
+    recorded.upstream.canonical = honest
+    await keeping.flush()
+    assert keeping.kinship is Kinship.FOREIGN, "not asked again and again"
+    recorded.clock.move(FOREIGN_AGAIN_S)
+    await recorded.see(LAST, finalized=LAST)
+    await keeping.flush()
+    assert keeping.kinship is Kinship.SAME
+    recorded.calls()
+    assert (await recorded.at(BUSY)).block_hash == HASH
+    assert recorded.calls() == {}
+    assert recorded.chain.reasons == ()
+
+
+async def test_a_ledger_of_another_chain_stays_disowned_however_often_it_is_looked_at() -> None:
+    site = Site()
+    site.ledger.blocks = {BUSY: Noted(BUSY, bytes(32), b"\x22" * 32)}
+    recorded = site.chain()
+    await recorded.see(LAST, finalized=LAST)
+    keeping = recorded.chain.keeping
+    assert keeping is not None
+    for _ in range(3):
+        await keeping.flush()
+        assert keeping.kinship is Kinship.FOREIGN
+        recorded.clock.move(FOREIGN_AGAIN_S)
+    assert (await recorded.at(BUSY)).block_hash == HASH
 
 
 async def test_a_ledger_that_shares_no_height_with_the_nodes_yet_waits() -> None:
