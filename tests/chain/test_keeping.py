@@ -399,10 +399,10 @@ async def test_a_ledger_that_one_wrong_answer_disowned_is_believed_again() -> No
     await keeping.flush()
     assert keeping.kinship is Kinship.FOREIGN
     recorded.upstream.canonical = honest
+    await recorded.see(LAST, finalized=LAST)
     await keeping.flush()
     assert keeping.kinship is Kinship.FOREIGN, "not asked again and again"
     recorded.clock.move(FOREIGN_AGAIN_S)
-    await recorded.see(LAST, finalized=LAST)
     await keeping.flush()
     assert keeping.kinship is Kinship.SAME
     recorded.calls()
