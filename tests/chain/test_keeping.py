@@ -405,6 +405,7 @@ async def test_a_ledger_that_one_wrong_answer_disowned_is_believed_again() -> No
     recorded.clock.move(FOREIGN_AGAIN_S)
     await keeping.flush()
     assert keeping.kinship is Kinship.SAME
+    await recorded.see(LAST, finalized=LAST)
     recorded.calls()
     assert (await recorded.at(BUSY)).block_hash == HASH
     assert recorded.calls() == {}
