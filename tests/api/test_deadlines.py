@@ -36,7 +36,7 @@ async def seen(finalized: int = LAST, **rules: Any) -> RecordedChain:
     ("path", "point", "stage"),
     [
         (BY_TX, "position", "resolve"),
-        (BY_HASH, "name_of", "resolve"),
+        (BY_HASH, "height_of", "resolve"),
         (BY_TX, "fetch", "fetch"),
         (BY_HEIGHT, "fetch", "fetch"),
         (BY_HEIGHT, "build", "build"),
