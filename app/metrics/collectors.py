@@ -163,7 +163,7 @@ class Metrics(LastingMetrics, BlockStoreMetrics):
             "upstream",
             "method",
         )
-        self.upstream_up = gauge("upstream_up", "1 while an upstream may be asked.", "chain", "upstream")
+        self.upstream_up = gauge("upstream_up", "1 while an upstream is asked and answers.", "chain", "upstream")
         self.upstream_batch_limit = gauge(
             "upstream_batch_limit", "Calls that an upstream takes in one batch; 0 while unknown.", "chain", "upstream"
         )

@@ -24,6 +24,3 @@ class Counting:
 
     def on_batch_limit(self, size: int) -> None:
         self._metrics.upstream_batch_limit.labels(*self._labels).set(size)
-
-    def on_state(self, up: bool) -> None:
-        self._metrics.upstream_up.labels(*self._labels).set(up)

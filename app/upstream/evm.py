@@ -17,6 +17,7 @@ import httpx2
 import msgspec
 
 from app.core.blocks import BlockName
+from app.core.breaker import BreakerState
 from app.core.deadlines import remaining_s, turn_left_s
 from app.core.hexadecimal import parse_quantity
 from app.core.purpose import Errand, Purpose, errand
@@ -128,6 +129,11 @@ class EvmNode:
         self.state.cooling_until = self.standing.cooling_until
         return self.state
 
+    def answers(self, now: float) -> bool:
+        """Whether it is asked and answers: it serves this chain, denies us nothing, and has not failed again and again."""
+        in_use = self.standing.word(now) == "ok" and not self.state.astray
+        return in_use and self.state.breaker_state(now) is BreakerState.CLOSED
+
     def announces(self, now: float) -> bool:
         """Whether it would say by itself that its head moved, and is in use."""
         here = self.subscription
@@ -227,9 +233,7 @@ class EvmNode:
             found = parse_quantity(msgspec.json.decode(raw, type=str | int))
         except (msgspec.MsgspecError, ValueError):
             raise CallFailed(Fault.MALFORMED, "the node sent a chain id that is no number") from None
-        was_up = self.standing.up
         self.standing.note_chain_id(found, self._clock())
-        self._report_state(was_up)
         if self.standing.foreign_chain_id is not None:
             failure = self.standing.foreign()
             logger.error("upstream %s is not used: %s", self.name, failure.message)
@@ -298,27 +302,19 @@ class EvmNode:
             self.standing.cooling_until = max(until, self.standing.cooling_until or until)
 
     def _note_answer(self, part: Part, seconds: float) -> None:
-        was_up = self.standing.up
         self.standing.note_answer()
         self.state.note_answer(part, self._clock(), seconds)
-        self._report_state(was_up)
         self._diary.stands(self.state, self._clock())
 
     def _note_failure(self, method: str, part: Part, failure: CallFailed) -> None:
         failure.excerpt = self._ways.scrub(failure.excerpt)
-        was_up = self.standing.up
         self.standing.note_failure(failure, self._clock())
         if failure.fault is Fault.RATE_LIMITED and self.standing.cooling_until is not None:
             self.purse.account.cool(self.standing.cooling_until)
         if failure.fault in BLAMED:
             self.state.note_failure(part, self._clock())
-        self._report_state(was_up)
         self._diary.failed(method, failure, self._clock())
         self._diary.stands(self.state, self._clock())
-
-    def _report_state(self, was_up: bool) -> None:
-        if self.standing.up != was_up:
-            self.observer.on_state(self.standing.up)
 
 
 def _part_of(method: str, params: Sequence[object]) -> Part:

@@ -25,6 +25,7 @@ class UpstreamFigures:
         now, newest = crew.patience.now(), self._upstream.head
         for node in self._upstream.nodes:
             state, labels = node.observed(now), (self._chain, node.name)
+            metrics.upstream_up.labels(*labels).set(node.answers(now))
             if state.head is not None:
                 metrics.upstream_head_block.labels(*labels).set(state.head)
                 metrics.upstream_head_age_seconds.labels(*labels).set(now - state.moved_at)

@@ -24,9 +24,6 @@ class UpstreamObserver(Protocol):
     def on_batch_limit(self, size: int) -> None:
         """The largest batch that the node is now believed to take."""
 
-    def on_state(self, up: bool) -> None:
-        """Whether the node may be used at all: False after it denied us or turned out to serve another chain."""
-
 
 class NoObserver:
     """Nobody counts."""
@@ -38,5 +35,3 @@ class NoObserver:
     def on_pool_timeout(self) -> None: ...
 
     def on_batch_limit(self, size: int) -> None: ...
-
-    def on_state(self, up: bool) -> None: ...

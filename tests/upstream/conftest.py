@@ -45,7 +45,6 @@ class Counts:
     invalid: Counter[str] = field(default_factory=Counter)
     pool_timeouts: int = 0
     batch_limits: list[int] = field(default_factory=list)
-    states: list[bool] = field(default_factory=list)
 
     def on_call(self, method: str, result: str, seconds: float) -> None:
         self.calls[method, result] += 1
@@ -59,9 +58,6 @@ class Counts:
 
     def on_batch_limit(self, size: int) -> None:
         self.batch_limits.append(size)
-
-    def on_state(self, up: bool) -> None:
-        self.states.append(up)
 
     def results(self, method: str) -> dict[str, int]:
         """How the calls of one method ended."""

@@ -406,7 +406,16 @@ async def test_row_07_a_node_that_denies_us_is_left_alone(rig: Rig, status: int)
     for _ in range(10):
         assert (await failure_of(rig)).fault is Fault.DENIED
     assert rig.node.hits[HEAD] == 1
-    assert rig.counts.states == [False]
+    assert not rig.evm.standing.up
+
+
+async def test_a_node_counts_as_up_from_its_first_answer_on(rig: Rig) -> None:
+    assert not rig.evm.answers(rig.clock.at)
+    await rig.evm.call(HEAD)
+    assert rig.evm.answers(rig.clock.at)
+    rig.node.script(HEAD, http(401))
+    await failure_of(rig)
+    assert not rig.evm.answers(rig.clock.at)
 
 
 async def test_row_07_a_denied_node_is_tried_once_a_minute_and_comes_back(rig: Rig) -> None:
@@ -419,7 +428,7 @@ async def test_row_07_a_denied_node_is_tried_once_a_minute_and_comes_back(rig: R
     assert rig.node.hits[HEAD] == 2
     rig.clock.at += 60.0
     await rig.evm.call(HEAD)
-    assert rig.counts.states == [False, True]
+    assert rig.evm.standing.up
 
 
 # --- limits ---------------------------------------------------------------------------------------------------------
@@ -479,7 +488,7 @@ async def test_B35_row_11_a_node_of_another_chain_is_asked_for_nothing_else(
     for _ in range(5):
         await failure_of(rig)
     assert rig.node.hits == {"eth_chainId": 1}
-    assert rig.counts.states == [False]
+    assert not rig.evm.standing.up
     assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 
@@ -494,7 +503,7 @@ async def test_B35_the_chain_is_asked_for_again_and_an_endpoint_may_switch_both_
     rig.node.chain_id = 1
     rig.clock.at += 60.0
     await rig.evm.call(HEAD)
-    assert rig.counts.states == [False, True]
+    assert rig.evm.standing.up
 
 
 async def test_B35_after_a_lost_connection_the_chain_is_asked_for_again(rig: Rig) -> None:

@@ -178,9 +178,11 @@ async def test_a_scrape_shows_heads_lags_breakers_cooldowns_and_routes(million: 
         figures = UpstreamFigures("main", crew.upstream, metrics)
         figures.publish()
         assert metric(metrics, "upstream_route_total", route="head_aware") == 0
+        assert [metric(metrics, "upstream_up", upstream=name) for name in "ab"] == [1, 1]
         await shake(crew)
         figures.publish()
         figures.publish()  # counts what grew, and nothing twice
+    assert [metric(metrics, "upstream_up", upstream=name) for name in "ab"] == [0, 0], "one cools down, one fails"
     assert metric(metrics, "upstream_head_block", upstream="a") == 1_000_004
     assert metric(metrics, "upstream_lag_blocks", upstream="a") == 0
     assert metric(metrics, "upstream_lag_blocks", upstream="b") == 4
