@@ -141,15 +141,21 @@ async def test_T1_who_waits_for_a_permit_is_sent_away_when_a_fill_could_no_longe
 
 async def test_T1_no_name_is_looked_up_that_could_not_be_used() -> None:
     recorded = await seen(finalized=BUSY - 1, min_useful_s=0.5)
-    async with asked(recorded, timeout_s=15) as doors:
-        held = recorded.upstream.hold("fetch")
-        late = doors.ask(BY_HASH)
-        await held.reached()
-        await doors.clock.advance(14.6)
-        held.release()
-        await late
-        assert (late.status, late.code, late.json["stage"]) == (504, "RequestTimeout", "resolve")
-        assert recorded.calls() == {"fetch": 1, "build": 1}
+    await recorded.at(BUSY)
+    recorded.calls()
+    async with asked(recorded, timeout_s=0.4) as doors:
+        for path in (BY_HASH, BY_HEIGHT, BY_TX):
+            late = await doors.ask(path)
+            assert (late.status, late.code, late.json["stage"]) == (504, "RequestTimeout", "resolve")
+        assert recorded.calls() == {}
+
+
+async def test_T1_no_height_is_looked_up_that_could_not_be_used() -> None:
+    recorded = await seen(min_useful_s=0.5)
+    async with asked(recorded, timeout_s=0.4) as doors:
+        late = await doors.ask(BY_HASH)
+        assert (late.status, late.json["stage"]) == (504, "resolve")
+        assert recorded.calls() == {}
 
 
 async def test_T1_the_head_is_not_asked_for_on_behalf_of_who_has_no_time_left() -> None:
