@@ -67,7 +67,7 @@ def _parts(
     chosen: ConsumerSettings, secret: str, database: Database, metrics: Metrics, clock: Callable[[], float]
 ) -> ConsumerParts:
     pepper = Pepper(secret.encode())
-    keys = Keyring(KeyTable(database, pepper), pepper, metrics, clock)
+    keys = Keyring(KeyTable(database, pepper), pepper, metrics, clock, required=chosen.api_keys_required)
     if not chosen.rate.enabled:
         return ConsumerParts(keys, None, [("consumer-keys", keys.run)])
     rate = Rate(chosen.rate.per_second, float(chosen.rate.burst))

@@ -158,6 +158,8 @@ def not_ready(house: Lobby | None) -> list[str]:
         reasons.append("heartbeat has stopped")
     if house.loop_lag_s > _LAGGING_ABOVE_S:
         reasons.append("event loop lags")
+    if house.keys is not None and house.keys.awaited:
+        reasons.append("API keys cannot be checked yet")
     if not _any_servable(house):
         reasons.append("no chain is servable")
         reasons += [f"{chain.name}: {reason}" for chain in house.chains.values() for reason in sorted(chain.reasons)]

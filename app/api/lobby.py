@@ -115,6 +115,11 @@ class Keys(Protocol):
         """Whether they were read since the start."""
         ...
 
+    @property
+    def awaited(self) -> bool:
+        """Whether nobody is served before they were."""
+        ...
+
     def verified(self, key: str) -> str | None:
         """The id of a key that counts, from memory."""
         ...

@@ -114,6 +114,18 @@ class Asking:
             self._silence.end()
         return True
 
+    async def look(self) -> None:
+        """Finds out whether it can be had, where it is not left alone."""
+        if self.silent:
+            return
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await self._ledger.finalized()
+        except (StoreUnavailable, TimeoutError):
+            self.failed()
+        else:
+            self.answered()
+
     def answered(self) -> None:
         """It could be had."""
         self._silence.answered()

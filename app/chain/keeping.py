@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 MAX_WAITING = 512
 """So many blocks may wait to be kept; beyond that the oldest are not."""
 
+LOOK_EVERY_S = 10.0
+"""A ledger that nobody asks anything is looked at so often: whether it is there is not to be found out by a request."""
+
 LAST_FLUSH_S = 2.5
 """How long the end of the process waits for what is still to be kept."""
 
@@ -180,10 +183,10 @@ class Keeping:
             owing = bool(self._notes) or (self._finalized, self._forgets_from) != (None, None) or not self._restored
             silent_s = self._asking.silent_s
             try:
-                async with asyncio.timeout(silent_s if owing and silent_s > 0 else None):
+                async with asyncio.timeout(silent_s if owing and silent_s > 0 else LOOK_EVERY_S):
                     await self._wake.wait()
             except TimeoutError:
-                pass
+                await self._asking.look()
             self._wake.clear()
             await self.flush()
 

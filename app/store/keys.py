@@ -112,7 +112,9 @@ class Keyring:
         clock: Callable[[], float],
         *,
         look_every_s: float = LOOK_EVERY_S,
+        required: bool = False,
     ) -> None:
+        """`required`: who shows none that counts is not served."""
         self.known = False
         """Whether the keys were read at least once."""
         self._table = table
@@ -125,9 +127,15 @@ class Keyring:
         self._looked = False
         self._looked_at = float("-inf")
         self._looking = asyncio.Lock()
+        self._required = required
 
     def __repr__(self) -> str:
         return f"<Keyring {len(self._digests)} keys{'' if self.known else ', not read yet'}>"
+
+    @property
+    def awaited(self) -> bool:
+        """Whether nobody is served before the keys were read."""
+        return self._required and not self.known
 
     def verified(self, key: str) -> str | None:
         """The id of a key that counts; None for anything else. Takes as long whether or not an id is known."""

@@ -51,6 +51,7 @@ class Known:
     def __init__(self, *keys: str, known: bool = True) -> None:
         self.keys = set(keys)
         self.known = known
+        self.awaited = False
         self.fresh: set[str] = set()
         self.counted = 0
 

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from app.api import health
 from tests.api.fakes import RecordedHouse
 from tests.api.serving import serving
+from tests.api.test_consumers import Known
 from tests.fakes import Hold, settle
 
 
@@ -53,6 +54,15 @@ async def test_B68_one_servable_chain_is_enough(client: httpx2.AsyncClient, hous
         "mainnet-early": {"servable": True, "reasons": []},
         "modern": {"servable": False, "reasons": ["chain id not known yet", "no head seen yet"]},
     }
+
+
+async def test_who_cannot_tell_whose_a_key_is_and_serves_nobody_without_one_is_not_ready(
+    client: httpx2.AsyncClient, house: RecordedHouse
+) -> None:
+    house.keys = Known(known=False)
+    assert await ready(client) == (200, []), "everybody is served without one"
+    house.keys.awaited = True
+    assert await ready(client) == (503, ["API keys cannot be checked yet"])
 
 
 async def test_B68_reasons_are_stable_and_per_chain(client: httpx2.AsyncClient, house: RecordedHouse) -> None:

@@ -10,6 +10,7 @@ import pytest
 from app.anchors.self_attested import SelfAttested
 from app.chain.asking import HOPELESS_S, PATIENCE_S, READ_LIMIT_S
 from app.chain.continuing import Continuity
+from app.chain.keeping import LOOK_EVERY_S
 from app.chain.kinship import FOREIGN_AGAIN_S, Kinship
 from app.core.blocks import Noted
 from app.core.errors import ProofError, RpcUnavailable, UpstreamBudgetExhausted
@@ -647,3 +648,24 @@ async def test_what_is_being_noted_when_the_process_ends_is_noted_in_the_end(cal
     assert site.ledger.blocks[BUSY].block_hash == HASH
     assert site.ledger.final == LAST
     assert list(site.store.blocks) == [HASH]
+
+
+async def test_a_ledger_that_nobody_asks_anything_is_known_to_be_gone_and_back() -> None:
+    site = Site()
+    recorded = site.chain()
+    await recorded.see(LAST, finalized=LAST)
+    keeping = recorded.chain.keeping
+    assert keeping is not None
+    await keeping.flush()
+    running = asyncio.create_task(keeping.run())
+    try:
+        for gone in (True, False):
+            site.ledger.lost = gone
+            await recorded.clock.advance(LOOK_EVERY_S)
+            assert keeping.ledger_up is not gone
+        before = site.ledger.calls.total()
+        await recorded.clock.advance(LOOK_EVERY_S / 2)
+        assert site.ledger.calls.total() == before, "looked at, and not stared at"
+    finally:
+        running.cancel()
+        await asyncio.wait({running})

@@ -199,6 +199,16 @@ async def test_keys_of_a_database_that_was_restored_are_read_anew(table: KeyTabl
     assert ring.keys.verified(lost) is None
 
 
+@pytest.mark.parametrize("required", [False, True])
+async def test_keys_are_awaited_until_they_were_read_where_nobody_is_served_without(
+    table: KeyTable, required: bool
+) -> None:
+    keys = Keyring(table, PEPPER, Metrics(CollectorRegistry()), ManualClock().now, required=required)
+    assert keys.awaited is required
+    await keys._look()
+    assert not keys.awaited
+
+
 async def test_without_a_database_the_keys_known_last_count_on(table: KeyTable) -> None:
     key_id, key = await table.create("a partner")
     ring = Ring(table)
