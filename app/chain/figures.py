@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from app.core.budget import Priority
 from app.metrics import Counter, Growing, Metrics
 
+from .backfill import State
+
 if TYPE_CHECKING:
     from .chain import Chain
 
@@ -38,9 +40,10 @@ class Figures:
         self._growing.tell(metrics.singleflight_handover_total, (name,), flights.handovers)
         self._growing.tell(metrics.singleflight_memo_hits_total, (name,), flights.memo_hits)
         if chain.backfill is not None:
-            metrics.backfill_remaining_blocks.labels(name).set(chain.backfill.remaining)
+            elsewhere = chain.backfill.state is State.ELSEWHERE  # what this process has not filled others may have
+            metrics.backfill_remaining_blocks.labels(name).set(0 if elsewhere else chain.backfill.remaining)
             if chain.backfill.lowest is not None:
-                metrics.backfill_lowest_height.labels(name).set(chain.backfill.lowest)
+                metrics.backfill_lowest_height.labels(name).set(0 if elsewhere else chain.backfill.lowest)
         self._publish_lasting()
         limit = chain.load.door.limit
         metrics.admission_in_flight.labels("chain", name).set(chain.load.door.taken)

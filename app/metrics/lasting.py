@@ -14,10 +14,14 @@ class LastingMetrics:
 
     def _add_lasting(self, make: Maker) -> None:
         self.backfill_lowest_height = make.gauge(
-            "backfill_lowest_height", "Lowest height filled ahead of requests; 0 before the first.", "chain"
+            "backfill_lowest_height",
+            "Lowest height filled ahead of requests; 0 before the first, and where another replica does it.",
+            "chain",
         )
         self.backfill_remaining_blocks = make.gauge(
-            "backfill_remaining_blocks", "Blocks of the retention window that are not filled yet.", "chain"
+            "backfill_remaining_blocks",
+            "Blocks of the retention window that are not filled yet; 0 where another replica does it.",
+            "chain",
         )
         self.ledger_up = make.gauge("ledger_up", "1 while the ledger answers, and is that of this chain.", "chain")
         self.ledger_waiting_blocks = make.gauge("ledger_waiting_blocks", "Blocks that wait to be kept.", "chain")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.chain.backfill import State
+from app.chain.figures import Figures
 from app.chain.office import ASK_EVERY_S, LEASE_S, Office
 from app.store.memory import MemoryLedger
 from tests.chain.leased_rows import RowLeases, Rows
@@ -46,6 +47,10 @@ async def test_one_fills_for_all(fleet: Fleet) -> None:
         listed = second.chain.status()["backfill"]
         assert isinstance(listed, dict)
         assert (listed["state"], listed["remaining"]) == ("done by another replica", None)
+        for replica, lowest in ((first, FIRST), (second, 0)):
+            Figures(replica.chain, replica.metrics).publish()
+            assert replica.metric("backfill_remaining_blocks", chain="sepolia") == 0
+            assert replica.metric("backfill_lowest_height", chain="sepolia") == lowest
 
 
 async def test_whoever_takes_over_fills_what_is_missing_and_nothing_else(fleet: Fleet) -> None:
