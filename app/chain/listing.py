@@ -10,6 +10,11 @@ from .kinship import Kinship
 if TYPE_CHECKING:
     from .chain import Chain
 
+_UNUSED = {
+    Kinship.FOREIGN: "the ledger remembers another chain under this key",
+    Kinship.UNKNOWN: "the ledger remembers no block that the upstreams have: another chain, under this key?",
+}
+
 
 def listing_of(chain: Chain, upstreams: list[dict[str, object]]) -> dict[str, object]:
     """Heads, kinds, anchors and upstream states by name: whatever may be shown to anybody. No addresses."""
@@ -65,8 +70,8 @@ def reasons_of(chain: Chain) -> tuple[str, ...]:
     if chain.chain_id is None:
         found.append("chain id not known yet")
     found += chain.head.reasons
-    if chain.keeping is not None and chain.keeping.kinship is Kinship.FOREIGN:
-        found.append("the ledger remembers another chain under this key")
+    if chain.keeping is not None and (unused := _UNUSED.get(chain.keeping.kinship)):
+        found.append(unused)
     if chain.anchors is not None and (how := chain.anchors.state().get("state", "ok")) != "ok":
         found.append(f"anchors are {how}")
     found += [f"background loop {loop.name} is down" for loop in chain.loops if not loop.up]

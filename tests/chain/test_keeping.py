@@ -436,12 +436,14 @@ async def test_a_ledger_that_shares_no_height_with_the_nodes_yet_waits() -> None
     assert keeping is not None
     await keeping.flush()
     assert keeping.kinship is Kinship.UNKNOWN
+    assert any("no block that the upstreams have" in reason for reason in recorded.chain.reasons)
     assert await keeping.hash_at(BUSY) is None
     recorded.put(sepolia(BUSY))
     await recorded.see(BUSY, finalized=BUSY)
     recorded.clock.move(60)
     await keeping.flush()
     assert keeping.kinship is Kinship.SAME
+    assert not any("no block that the upstreams have" in reason for reason in recorded.chain.reasons)
     assert await keeping.hash_at(BUSY) == HASH
 
 
