@@ -167,6 +167,7 @@ def _build_node(chosen: UpstreamSettings, chain: ChainSettings, accounts: Accoun
         transport=transport,
         observer=Counting(metrics, chain.name, chosen.name),
         purse=Purse(prices_of(chosen.price), account),
+        chain=chain.name,
     )
 
 

@@ -72,11 +72,14 @@ class EvmNode:
         transport: httpx2.AsyncBaseTransport | None = None,
         observer: UpstreamObserver | None = None,
         purse: Purse | None = None,
+        chain: str | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
         trust_env: bool = True,
     ) -> None:
         self.name = name
+        self.title = name if chain is None else f"{name} of {chain}"
+        """What log lines call it: names are told apart within a chain alone."""
         self.family = family
         self.capabilities = Capabilities()
         self.standing = Standing(chain_id)
@@ -87,7 +90,7 @@ class EvmNode:
         self._clock = clock
         self._ids = count(1)
         self._verifying: asyncio.Task[int] | None = None
-        self._diary = Diary(name)
+        self._diary = Diary(self.title)
         self._ways = Ways(
             url,
             ws_url,
@@ -105,7 +108,7 @@ class EvmNode:
         if self._ways.line is not None:
             asked = None if self._ways.poster is None else lambda: self.chain_id
             self.subscription = Subscription(
-                name, self._ways.line, self.purse, self.observer, self._ids, clock=clock, chain_id=asked
+                self.title, self._ways.line, self.purse, self.observer, self._ids, clock=clock, chain_id=asked
             )
 
     def __repr__(self) -> str:
@@ -236,7 +239,7 @@ class EvmNode:
         self.standing.note_chain_id(found, self._clock())
         if self.standing.foreign_chain_id is not None:
             failure = self.standing.foreign()
-            logger.error("upstream %s is not used: %s", self.name, failure.message)
+            logger.error("upstream %s is not used: %s", self.title, failure.message)
             raise failure
         return found
 

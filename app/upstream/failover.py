@@ -89,7 +89,7 @@ class Failover:
         for node in self.nodes:
             if node.state.astray != (node.name in astray):
                 node.state.astray = node.name in astray
-                logger.warning("upstream %s is %s", node.name, "set aside" if node.state.astray else "in use again")
+                logger.warning("upstream %s is %s", node.title, "set aside" if node.state.astray else "in use again")
 
     # --- the port ---------------------------------------------------------------------------------------------------
 
@@ -125,8 +125,7 @@ class Failover:
                 raise
         return cast("T", max(trip.doubtful, key=lambda each: each.worth).value)
 
-    @staticmethod
-    async def _make_do(trip: Trip, bodies: BlockBodies, accept: Callable[[BlockBodies], Awaitable[T]]) -> None:
+    async def _make_do(self, trip: Trip, bodies: BlockBodies, accept: Callable[[BlockBodies], Awaitable[T]]) -> None:
         """No node had better than a block without its receipts: what can be made of it is doubtful at best."""
         try:
             trip.doubtful.append(Doubtful(await accept(_as_known(trip, -1, bodies)), 0))
@@ -134,7 +133,8 @@ class Failover:
             trip.doubtful.append(doubtful)
         except ContentInvalid as invalid:
             if trip.worth_saying("invalid", bodies.upstream, invalid.check):
-                logger.warning("upstream %s gave a block that is invalid: %s", bodies.upstream, invalid)
+                title = next((node.title for node in self.nodes if node.name == bodies.upstream), bodies.upstream)
+                logger.warning("upstream %s gave a block that is invalid: %s", title, invalid)
 
     async def name_of(self, height: int) -> BlockName | None:
         """As the port says. Raises `BlockNotOnSourceChain` for a height above the head."""
@@ -226,13 +226,13 @@ class Failover:
         return await self._each(self._trip(height), reaching, named)
 
     async def _only(self, tag: str) -> Sighting:
-        name = self.nodes[0].name
+        node = self.nodes[0]
         try:
-            sighting = Sighting(name, await self.tagged(tag))
+            sighting = Sighting(node.name, await self.tagged(tag))
         except ProofError as error:
-            self._note_silence(name, error.message)
+            self._note_silence(node, error.message)
             raise
-        self._note_silence(name, None)
+        self._note_silence(node, None)
         return sighting
 
     def _trip(self, height: int | None, work: Work = Work.LIGHT) -> Trip:
@@ -261,22 +261,22 @@ class Failover:
                 name = await ask(self.crew.reader(turn))
             except (CallFailed, ContentInvalid, Absent) as setback:
                 trip.note(turn, setback)
-                self._note_silence(self.nodes[place].name, None if isinstance(setback, Absent) else str(setback))
+                self._note_silence(self.nodes[place], None if isinstance(setback, Absent) else str(setback))
                 return None
-            self._note_silence(self.nodes[place].name, None)
+            self._note_silence(self.nodes[place], None)
             return Sighting(self.nodes[place].name, name)
 
         async with asyncio.TaskGroup() as group:
             asking = [group.create_task(one(place)) for place in places]
         return tuple(sighting for task in asking if (sighting := task.result()) is not None)
 
-    def _note_silence(self, name: str, why: str | None) -> None:
+    def _note_silence(self, node: EvmNode, why: str | None) -> None:
         """Said once when a node falls silent, and once when it is heard again, but not every few seconds."""
-        if self._silent.changed(name, why is not None, self.crew.patience.now()):
+        if self._silent.changed(node.name, why is not None, self.crew.patience.now()):
             if why is not None:
-                logger.warning("upstream %s cannot be used at the moment: %s", name, why)
+                logger.warning("upstream %s cannot be used at the moment: %s", node.title, why)
             else:
-                logger.info("upstream %s answers", name)
+                logger.info("upstream %s answers", node.title)
 
     # --- bodies -----------------------------------------------------------------------------------------------------
 

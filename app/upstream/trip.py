@@ -199,7 +199,9 @@ class Trip:
                 self._states[index].distrust(part, self._crew.patience.now())
                 name = self._states[index].name
                 if self.worth_saying("corrected", name, getattr(setback, "check", "")):
-                    logger.warning("upstream %s gave data that another corrected: %s", name, setback)
+                    logger.warning(
+                        "upstream %s gave data that another corrected: %s", self._crew.nodes[index].title, setback
+                    )
 
     def worth_saying(self, *what: str) -> bool:
         """Whether the log holds no line of this of the last minute."""

@@ -409,6 +409,19 @@ async def test_row_07_a_node_that_denies_us_is_left_alone(rig: Rig, status: int)
     assert not rig.evm.standing.up
 
 
+async def test_log_lines_tell_nodes_of_one_name_apart_by_their_chains(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = EvmNode("primary", rig.node.url, chain_id=5, chain="sepolia", trust_env=False)
+    try:
+        with pytest.raises(CallFailed):
+            await node.verify_chain()
+    finally:
+        await node.aclose()
+    (record,) = caplog.records
+    assert record.getMessage().startswith("upstream primary of sepolia is not used")
+
+
 async def test_a_node_counts_as_up_from_its_first_answer_on(rig: Rig) -> None:
     assert not rig.evm.answers(rig.clock.at)
     await rig.evm.call(HEAD)
