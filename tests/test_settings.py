@@ -561,6 +561,11 @@ def test_redacted_and_repr_show_hosts_and_no_secret(load: Load) -> None:
     assert {CANARY, f"Bearer {CANARY}", f"{CANARY}-{CANARY}"} <= secrets_of(settings)
 
 
+def test_the_usual_user_of_a_database_is_no_secret(load: Load) -> None:
+    url = "postgresql+asyncpg://postgres:S3cr3tS3cr3t@127.0.0.1/copath"
+    assert secrets_of(load(f"database_url: {url}\n{ONE_CHAIN}").settings) == {"S3cr3tS3cr3t"}
+
+
 @pytest.mark.parametrize(
     ("url", "shown"),
     [

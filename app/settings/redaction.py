@@ -91,7 +91,8 @@ def _pieces(model: BaseModel) -> Iterator[str]:
 
 def _url_pieces(url: str) -> Iterator[str]:
     parts = urlsplit(url)
-    pieces = [parts.username, parts.password, *(value for _, value in parse_qsl(parts.query))]
+    user = parts.username if parts.username and parts.username not in parts.scheme else None  # no secret: postgres
+    pieces = [user, parts.password, *(value for _, value in parse_qsl(parts.query))]
     if parts.scheme in ("http", "https", "ws", "wss"):  # elsewhere the path is a file, a database or a bucket
         pieces += parts.path.split("/")
     for piece in pieces:
