@@ -2,7 +2,7 @@
 
 A loop that raises is counted, reported as down, and started again after a growing pause; it never takes the house with it and it
 never vanishes in silence. Cancelling its owner is the only way out: a loop that raises a cancellation that nobody asked for has
-died like any other. One that ends because the ledger cannot be had begins anew as they do, and is no fault of ours.
+died like any other. One that ends because the ledger cannot be had begins anew as they do, and is not down: it waits.
 """
 
 from __future__ import annotations
@@ -44,11 +44,12 @@ async def supervise(
         metrics.task_up.labels(loop.name).set(1)
         started = clock()
         fault = await _fault_of(body)
-        loop.up = False
-        loop.deaths += 1
-        metrics.task_up.labels(loop.name).set(0)
-        if fault is not None and not _is_outage(fault):
-            metrics.unhandled_exceptions_total.labels("task").inc()
+        if fault is None or not _is_outage(fault):
+            loop.up = False
+            loop.deaths += 1
+            metrics.task_up.labels(loop.name).set(0)
+            if fault is not None:
+                metrics.unhandled_exceptions_total.labels("task").inc()
         _tell(loop, fault)
         if clock() - started > _LONGEST_PAUSE_S:
             pause_s = _FIRST_PAUSE_S

@@ -722,7 +722,7 @@ async def test_B54_a_backfill_that_dies_is_seen_and_begins_again_where_it_was() 
     ledger = StoppingLedger()
     made = Scene(ledger=ledger, retention_blocks=20)
     made.upstream.tags = {"latest": LAST, "safe": LAST, "finalized": LAST}
-    ledger.points.fail("note", StoreUnavailable("the store is gone"), times=None)
+    ledger.points.fail("note", RuntimeError("a fault of ours"), times=None)
     async with asyncio.TaskGroup() as group:
         life = group.create_task(made.chain.run())
         await settle(TURNS)
@@ -752,7 +752,8 @@ async def test_B54_a_reorg_that_the_ledger_could_not_be_told_of_is_not_forgotten
         made.reorg(replaced)
         made.chain._on_reorg(FIRST + 3)
         await settle(TURNS)
-        assert made.metric("task_up", name="backfill:sepolia") == 0
+        assert hash_of(replaced[0]) not in ledger.noted
+        assert made.metric("task_up", name="backfill:sepolia") == 1, "it waits for its store"
         await made.clock.advance(1)
         await settle(TURNS)
         assert ledger.noted[-1] == hash_of(replaced[0])
