@@ -21,7 +21,7 @@ from app.settings import ConsumerSettings, Settings
 from app.store.buckets import SharedBuckets
 from app.store.database import Database, DatabaseRefused, Limits, open_database
 from app.store.keys import LONGEST_NAME, Keyring, KeyRow, KeyTable
-from app.store.migrating import make_ready, until_ready
+from app.store.migrating import make_ready, ready_at_last
 from app.store.rates import Rates
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ async def open_consumers(
     async with open_database(settings.database_url, LIMITS) as ours:
         ours.ready = database.ready
         parts = _parts(chosen, chosen.pepper, ours, metrics, clock)
-        awaiting = () if ours.ready else (("consumer-database", lambda: _until_ready(ours)),)
+        awaiting = () if ours.ready else (("consumer-database", lambda: _await_database(ours)),)
         yield ConsumerParts(parts.keys, parts.rates, (*parts.loops, *awaiting))
 
 
@@ -75,12 +75,9 @@ def _parts(
     return ConsumerParts(keys, rates, [("consumer-keys", keys.run), ("consumer-rates", rates.run)])
 
 
-async def _until_ready(database: Database) -> None:
-    try:
-        await until_ready(database)
-    except DatabaseRefused as refused:
-        log.error("database_refused", extra={"detail": str(refused)})
-    await asyncio.Event().wait()
+async def _await_database(database: Database) -> None:
+    await ready_at_last(database)
+    await asyncio.Event().wait()  # a loop that returned would be begun anew
 
 
 # --- for the command line -------------------------------------------------------------------------------------------

@@ -20,17 +20,13 @@ from app.store.brief_leases import BriefLeases
 from app.store.database import Database, DatabaseRefused, open_database
 from app.store.leases import SqlLeases
 from app.store.ledger import SqlLedger
-from app.store.migrating import make_ready, until_ready
+from app.store.migrating import make_ready, ready_at_last
 from app.store.spendings import SqlSpendings
 
 log = logging.getLogger(__name__)
 
 START_LIMIT_S = 5.0
 """How long a start waits for the database. Whoever changes its tables may take longer; they are then waited for meanwhile."""
-
-
-REFUSED_AGAIN_S = 60.0
-"""How long until a database that refused, after the start, is tried again."""
 
 
 class StoresRefused(Exception):
@@ -78,19 +74,9 @@ class Stores:
         async with asyncio.TaskGroup() as group:
             group.create_task(asyncio.Event().wait())  # there may be nothing to do
             if not self.database.ready:
-                group.create_task(self._await_database())
+                group.create_task(ready_at_last(self.database))
             if self._blocks is not None:
                 group.create_task(self._blocks.run())
-
-    async def _await_database(self) -> None:
-        while True:
-            try:
-                await until_ready(self.database)
-            except DatabaseRefused as refused:  # somebody may put that right meanwhile
-                log.error("database_refused", extra={"detail": str(refused)})
-                await asyncio.sleep(REFUSED_AGAIN_S)
-            else:
-                return
 
 
 @asynccontextmanager

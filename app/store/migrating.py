@@ -31,6 +31,9 @@ log = logging.getLogger(__name__)
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 """How long to wait before a database that could not be had is tried again."""
 
+REFUSED_AGAIN_S = 60.0
+"""And before one that refused is, where a server goes on without it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Migrated:
@@ -86,6 +89,19 @@ async def until_ready(
             log.warning("database_awaited", extra=waiting)
         await pause(pause_s)
     raise AssertionError("attempts do not run out")
+
+
+async def ready_at_last(database: Database, *, pause: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+    """Returns when the database is ready, for a server that has begun without it: one that refuses is tried again as well, since
+    somebody may put that right meanwhile."""
+    while True:
+        try:
+            await until_ready(database, pause=pause)
+        except DatabaseRefused as refused:
+            log.error("database_refused", extra={"detail": str(refused)})
+            await pause(REFUSED_AGAIN_S)
+        else:
+            return
 
 
 def _script() -> ScriptDirectory:

@@ -14,7 +14,7 @@ from app.core.blocks import Noted
 from app.core.lasting import StoreUnavailable
 from app.store.database import Database, DatabaseRefused, Limits, open_database
 from app.store.ledger import SqlLedger
-from app.store.migrating import make_ready, until_ready
+from app.store.migrating import REFUSED_AGAIN_S, make_ready, ready_at_last, until_ready
 from tests.fakes import settle
 from tests.postgres import PostgresServer
 
@@ -290,6 +290,24 @@ async def test_B76_a_database_that_is_down_at_the_start_is_waited_for(
         await until_ready(database, pause=pause, jitter=lambda: 0.5)
         assert await SqlLedger(database, KEY).done() == ()
     assert pauses == [0.5, 1, 2, 4, 8, 15, 15, 15]
+
+
+async def test_a_server_that_has_begun_tries_a_database_that_refused_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = tmp_path / "not there yet"
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            place.mkdir()
+
+    async with open_database(f"sqlite+aiosqlite:///{place}/copath.db") as database:
+        await ready_at_last(database, pause=pause)
+        assert database.ready
+    assert pauses == [REFUSED_AGAIN_S] * 3
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == ["database_refused"] * 3
 
 
 async def test_waiting_has_an_end_where_somebody_set_one() -> None:
