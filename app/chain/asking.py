@@ -105,26 +105,28 @@ class Asking:
                 return True
             if now < self._hopeless_until:
                 return False
-            try:
-                async with asyncio.timeout(PATIENCE_S):
-                    await self._ledger.finalized()
-            except (StoreUnavailable, TimeoutError):
-                self._hopeless_until = self._clock.now() + HOPELESS_S
-                return False
-            self._silence.end()
-        return True
+            if await self._answers():
+                self._silence.end()
+                return True
+            self._hopeless_until = self._clock.now() + HOPELESS_S
+            return False
 
     async def look(self) -> None:
         """Finds out whether it can be had, where it is not left alone."""
         if self.silent:
             return
+        if await self._answers():
+            self.answered()
+        else:
+            self.failed()
+
+    async def _answers(self) -> bool:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 await self._ledger.finalized()
         except (StoreUnavailable, TimeoutError):
-            self.failed()
-        else:
-            self.answered()
+            return False
+        return True
 
     def answered(self) -> None:
         """It could be had."""

@@ -59,9 +59,8 @@ class Background:
         if anchors is None or not rules.anchoring:
             self.anchored.set()
         else:
-            makers = (
-                office("anchors") if anchors.poll_interval_s is None else None
-            )  # what others made, each looks for itself
+            # Those of others each process reads by itself.
+            makers = office("anchors") if anchors.poll_interval_s is None else None
             self._anchoring = Anchoring(rules, anchors, head, root_at, turns, metrics, self.anchored, clock, makers)
             self._loops.append((Loop(f"anchors:{rules.name}"), Purpose.BACKFILL, self._anchoring.run))
         self.backfill: Backfill | None = None

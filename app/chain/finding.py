@@ -88,7 +88,6 @@ class Finding:
         self._positions: Flights[tuple[bytes, bool], Position | None] = Flights(
             clock, first_stage=Stage.RESOLVING, jitter=jitter
         )
-
         self._heights: Flights[bytes, int | None] = Flights(clock, first_stage=Stage.RESOLVING, jitter=jitter)
         self._told: TTLCache[bytes, int] = TTLCache(TOLD_AT_ONCE, TOLD_S, timer=clock.now)
 
@@ -195,29 +194,30 @@ class Finding:
             return None
         return (block, at_hand) if block.block_hash == position.block_hash else None
 
+    def _require_useful(self) -> None:
+        require_useful(self._rules.min_useful_s, self._clock.now(), Stage.RESOLVING.value)
+
     async def _asked_height(self, block_hash: bytes) -> int:
         """Where a node says that the block is: asked once for all who want to know meanwhile. Raises `BlockNotOnSourceChain`."""
         height: int | None = self._told.get(block_hash)
         if height is not None:
             return height
         if block_hash not in self._heights:
-            require_useful(self._rules.min_useful_s, self._clock.now(), Stage.RESOLVING.value)
+            self._require_useful()
         height = await self._heights.get(
             block_hash, lambda _: self._upstream.height_of(block_hash), deadline=deadline.get()
         )
         if height is None:
             raise BlockNotOnSourceChain(f"no node knows block {to_hex(block_hash)}")
         self._told[block_hash] = height
-        head = self._head.heads.head
-        if head is not None and height > head:
-            await self._head.refresh()
+        await self._catch_up(height)
         return height
 
     async def _asked_position(self, tx_hash: bytes, *, kept_will_do: bool) -> Position | None:
         """Where the ledger, or else a node, says that the transaction is: asked once for all who want to know meanwhile."""
         asked = (tx_hash, kept_will_do)
         if asked not in self._positions:
-            require_useful(self._rules.min_useful_s, self._clock.now(), Stage.RESOLVING.value)
+            self._require_useful()
         return await self._positions.get(
             asked, lambda _: self._position(tx_hash, kept_will_do), deadline=deadline.get()
         )
@@ -227,10 +227,15 @@ class Finding:
         if kept is not None:
             return kept
         position = await self._upstream.position(tx_hash)
-        head = self._head.heads.head
-        if position is not None and head is not None and position.height > head:
-            await self._head.refresh()
+        if position is not None:
+            await self._catch_up(position.height)
         return position
+
+    async def _catch_up(self, height: int) -> None:
+        """A node named this height: the head is there by now."""
+        head = self._head.heads.head
+        if head is not None and height > head:
+            await self._head.refresh()
 
     async def _holds(self, block: ProvableBlock) -> bool:
         """Whether the block is canonical now. One that is so for good is noted, wherever it came from."""

@@ -68,9 +68,7 @@ class SharedBuckets:
     def __init__(self, database: Database, rate: Rate) -> None:
         self._database = database
         self._rate = rate
-        dialect = "sqlite" if database.is_sqlite else "postgresql"
-        self._take = text(_spelled(_TAKE, dialect))
-        self._purge = text(_spelled(_PURGE, dialect))
+        self._take, self._purge = (text(_spelled(template, database.dialect)) for template in (_TAKE, _PURGE))
 
     async def take(self, consumer: str, want: int) -> Taken:
         """As many of `want` tokens as the bucket of `consumer` has: taken when this returns, for whoever asked."""

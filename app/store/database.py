@@ -76,7 +76,9 @@ class Database:
         self.name = name
         """The URL without its password: fit for a log line."""
         self.limits = limits
-        self.is_sqlite = url.get_backend_name() == "sqlite"
+        self.dialect = url.get_backend_name()
+        """`sqlite` or `postgresql`."""
+        self.is_sqlite = self.dialect == "sqlite"
         self.ready = False
         self.up = True
         self._engine = _engine(url, limits, limits.lock_s)

@@ -65,7 +65,7 @@ class SqlLeases:
     def __init__(self, database: Database, holder: str | None = None) -> None:
         self._database = database
         self.holder = secrets.token_hex(8) if holder is None else holder
-        words = WORDS["sqlite" if database.is_sqlite else "postgresql"]
+        words = WORDS[database.dialect]
         clock = words["clock_now"]
         spelled = {"clock": clock, "bytes": words["bytes"], "seconds": "CAST(:seconds AS double precision)"}
         spelled["stands"] = _STANDS.format(expires_at="held.expires_at", clock=clock, longest=LONGEST_S)

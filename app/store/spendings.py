@@ -78,8 +78,7 @@ class SqlSpendings:
     def __init__(self, database: Database, holder: str | None = None) -> None:
         self._database = database
         self._leases = SqlLeases(database, holder)
-        dialect = "sqlite" if database.is_sqlite else "postgresql"
-        self._lease, self._cooling = (text(_spelled(template, dialect)) for template in (_LEASE, _COOLING))
+        self._lease, self._cooling = (text(_spelled(template, database.dialect)) for template in (_LEASE, _COOLING))
 
     def __repr__(self) -> str:
         return f"<SqlSpendings through {self._leases!r}>"

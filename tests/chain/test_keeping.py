@@ -10,7 +10,7 @@ import pytest
 from app.anchors.self_attested import SelfAttested
 from app.chain.asking import HOPELESS_S, PATIENCE_S, READ_LIMIT_S
 from app.chain.continuing import Continuity
-from app.chain.keeping import LOOK_EVERY_S
+from app.chain.keeping import LOOK_EVERY_S, Keeping
 from app.chain.kinship import FOREIGN_AGAIN_S, Kinship
 from app.core.blocks import Noted
 from app.core.errors import ProofError, RpcUnavailable, UpstreamBudgetExhausted
@@ -37,6 +37,14 @@ class Site:
 
     def chain(self, **rules: object) -> RecordedChain:
         return RecordedChain(ledger=self.ledger, store=self.store, **rules)
+
+    async def in_use(self) -> tuple[RecordedChain, Keeping]:
+        """A chain that has seen everything to be final, and what it keeps here."""
+        recorded = self.chain()
+        await recorded.see(LAST, finalized=LAST)
+        assert recorded.chain.keeping is not None
+        await recorded.chain.keeping.flush()
+        return recorded, recorded.chain.keeping
 
     async def after(self, *, finalized: int = LAST) -> None:
         """One life of a chain in which the busy block was asked for."""
@@ -550,11 +558,7 @@ async def test_a_block_of_another_chain_that_is_noted_later_is_not_believed() ->
 
 async def test_what_others_noted_is_compared_once_and_nothing_below_it() -> None:
     site = Site()
-    recorded = site.chain()
-    await recorded.see(LAST, finalized=LAST)
-    keeping = recorded.chain.keeping
-    assert keeping is not None
-    await keeping.flush()
+    recorded, keeping = await site.in_use()
     await site.ledger.note([Noted(height, hash_of(sepolia(height))) for height in range(BUSY - 3, BUSY + 1)])
     asked = recorded.upstream.hits["name_of"]
     told = await asyncio.gather(*(keeping.hash_at(BUSY) for _ in range(9)))
@@ -654,11 +658,7 @@ async def test_what_is_being_noted_when_the_process_ends_is_noted_in_the_end(cal
 
 async def test_a_ledger_that_nobody_asks_anything_is_known_to_be_gone_and_back() -> None:
     site = Site()
-    recorded = site.chain()
-    await recorded.see(LAST, finalized=LAST)
-    keeping = recorded.chain.keeping
-    assert keeping is not None
-    await keeping.flush()
+    recorded, keeping = await site.in_use()
     running = asyncio.create_task(keeping.run())
     try:
         for gone in (True, False):

@@ -325,6 +325,21 @@ def ahead(replica: Replica, height: int = BUSY) -> asyncio.Task[ProvableBlock]:
     return asyncio.create_task(replica.recorded.chain.filling.block(BlockRef(height=height), Priority.BACKFILL))
 
 
+Beside = tuple[Replica, Replica, Hold, asyncio.Task[ProvableBlock], asyncio.Task[ProvableBlock]]
+
+
+async def backfill_beside_a_request(fleet: Fleet) -> Beside:
+    """Both replicas, the hold of what the first fetches for a request, that request, and the backfill of the second, which waits
+    for it."""
+    first, second = await fleet.pair()
+    fetching = first.recorded.upstream.hold("fetch")
+    filled = first.ask()
+    await fetching.reached()
+    backfilled = ahead(second)
+    await second.waits()
+    return first, second, fetching, filled, backfilled
+
+
 async def test_a_request_beside_anothers_backfill_costs_no_second_fetch(fleet: Fleet) -> None:
     first, second = await fleet.pair()
     fetching = first.recorded.upstream.hold("fetch")
@@ -340,12 +355,7 @@ async def test_a_request_beside_anothers_backfill_costs_no_second_fetch(fleet: F
 
 
 async def test_backfill_beside_anothers_request_costs_no_second_fetch_and_holds_no_permit(fleet: Fleet) -> None:
-    first, second = await fleet.pair()
-    fetching = first.recorded.upstream.hold("fetch")
-    filled = first.ask()
-    await fetching.reached()
-    backfilled = ahead(second)
-    await second.waits()
+    first, second, fetching, filled, backfilled = await backfill_beside_a_request(fleet)
     await eventually(lambda: second.recorded.chain.permits.budget.running() == 0, "it sleeps without its permit")
     fetching.release()
     assert (await filled).block_hash == HASH
@@ -375,12 +385,7 @@ async def test_backfill_that_waits_for_its_permit_keeps_nobody_from_filling(flee
 
 
 async def test_a_request_that_joins_backfill_which_waits_for_another_receives_with_it(fleet: Fleet) -> None:
-    first, second = await fleet.pair()
-    fetching = first.recorded.upstream.hold("fetch")
-    filled = first.ask()
-    await fetching.reached()
-    backfilled = ahead(second)
-    await second.waits()
+    first, second, fetching, filled, backfilled = await backfill_beside_a_request(fleet)
     asked = second.ask()
     await eventually(lambda: second.recorded.chain.filling.flights.waiting == 2, "the request joins")
     fetching.release()
