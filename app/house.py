@@ -200,9 +200,8 @@ async def open_house(settings: Settings, *, anchoring: bool = True) -> AsyncIter
                     task.cancel()
                 try:
                     await asyncio.wait(tasks)
-                    await asyncio.gather(
-                        *(chain.aclose() for chain in chains)
-                    )  # what they filled last is still written
+                    # What they filled last is still written.
+                    await asyncio.gather(*(chain.aclose() for chain in chains))
                 finally:
                     writing.cancel()
 
