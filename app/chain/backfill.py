@@ -103,9 +103,9 @@ class Backfill:
         self._setbacks = Setbacks()
         self._in_flight: dict[int, bool] = {}  # height -> whether no reorg overtook it
         self._overtaken_from: int | None = None
-        self._writing = (
-            asyncio.Lock()
-        )  # what a reorg makes the ledger forget is not noted afterwards by who was about to
+        self._followed: int | None = None
+        # What a reorg makes the ledger forget is not noted afterwards by who was about to.
+        self._writing = asyncio.Lock()
         self._history: Window | None = None
         self._history_again_at = 0.0
         self._wake = asyncio.Event()
@@ -127,7 +127,8 @@ class Backfill:
             return State.NOBODY if self._office.silent else State.ELSEWHERE
         if self._setbacks.outage:
             return State.SPENT if self.last_error == UpstreamBudgetExhausted.code else State.FAILING
-        return State.FILLING if self.remaining else State.CAUGHT_UP
+        followed = self._followed == self._head.heads.finalized  # else there is more to fill than it knows yet
+        return State.CAUGHT_UP if followed and not self.remaining else State.FILLING
 
     @property
     def window(self) -> Window:
@@ -254,6 +255,7 @@ class Backfill:
             return
         before = self.window
         let_go = self._backlog.advance(finalized, room=self._cache.room_ahead, floor=self._floor())
+        self._followed = finalized
         if self.window == before:
             return
         if let_go is not None:

@@ -72,9 +72,8 @@ class Keeping:
         self._clock = clock
         self._waiting: deque[tuple[ProvableBlock | None, Noted | None]] = deque()
         self._notes: list[Noted] = []
-        self._writing = (
-            asyncio.Lock()
-        )  # what a reorg makes the ledger forget is not noted afterwards by who was about to
+        # What a reorg makes the ledger forget is not noted afterwards by who was about to.
+        self._writing = asyncio.Lock()
         self._finalized: int | None = None
         self._wake = asyncio.Event()
         self._noted: LRUCache[int, bytes] = LRUCache(4096)

@@ -718,6 +718,19 @@ async def test_P7_a_range_that_is_not_final_is_refused_whole() -> None:
 # --- life and death -------------------------------------------------------------------------------------------------
 
 
+async def test_it_is_not_caught_up_with_what_it_has_not_heard_of() -> None:
+    made = Scene(retention_blocks=20)
+    await made.see(LAST, finalized=LAST - 5)
+    assert made.backfill.state is State.FILLING
+    async with made.backfilling():
+        await settle(TURNS)
+        assert made.backfill.state is State.CAUGHT_UP
+        await made.see(LAST, finalized=LAST)
+        assert made.backfill.state is State.FILLING
+        await settle(TURNS)
+        assert made.backfill.state is State.CAUGHT_UP
+
+
 async def test_B54_a_backfill_that_dies_is_seen_and_begins_again_where_it_was() -> None:
     ledger = StoppingLedger()
     made = Scene(ledger=ledger, retention_blocks=20)
