@@ -230,10 +230,9 @@ def _last(node: ast.AST) -> str:
 # --- names and sizes ------------------------------------------------------------------------------------------------
 
 _EMPTY_STEMS = frozenset(
-    {"util", "utils", "helper", "helpers", "common", "misc", "shared", "base", "managers", "services"}
+    {"util", "utils", "helper", "helpers", "common", "misc", "base", "managers", "services"}
 )
-_EMPTY_SUFFIX = re.compile(r"(Manager|Service|Handler|Helpers?|Utils?)$")
-LONGEST_FILE = 350
+_EMPTY_SUFFIX = re.compile(r"(Manager|Service|Helpers?|Utils?)$")
 
 
 def empty_names(source: str, path: PurePosixPath) -> Iterator[Complaint]:
@@ -244,15 +243,6 @@ def empty_names(source: str, path: PurePosixPath) -> Iterator[Complaint]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and _EMPTY_SUFFIX.search(node.name):
             yield Complaint(node.lineno, f"{node.name}: a noun of the field, not a verb in a noun's clothing")
-
-
-def too_long(source: str, _path: PurePosixPath) -> Iterator[Complaint]:
-    """Files that no longer fit in one head."""
-    length = len(source.splitlines())
-    if length > LONGEST_FILE:
-        yield Complaint(
-            length, f"{length} lines, more than {LONGEST_FILE}: would two rooms be easier to hold in the head?"
-        )
 
 
 _SUPPRESSION = re.compile(r"#\s*(noqa\b(?::\s*[A-Z0-9, ]+)?|type:\s*ignore(?:\[[\w, -]+\])?)(?P<rest>.*)")

@@ -10,8 +10,8 @@ ROOM = Path(__file__).parents[2] / "app" / "checker"
 FILES = sorted(ROOM.glob("**/*.py"))
 
 
-def test_at_most_200_lines() -> None:
-    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in FILES) <= 200
+def test_at_most_300_lines() -> None:
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in FILES) <= 300
 
 
 def test_nothing_of_ours_is_imported() -> None:
