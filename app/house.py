@@ -58,9 +58,9 @@ def prepare_logging(loaded: LoadedSettings, request_id: ContextVar[str | None]) 
     )
     install_fault_hooks(lambda source: None)  # nothing counts yet
     for warning in loaded.warnings:
-        log.warning("configuration", extra={"detail": warning})
+        log.warning("configuration_warning", extra={"detail": warning})
     for knob in loaded.not_in_force:
-        log.warning("not yet in force", extra={"setting": knob})
+        log.warning("setting_not_in_force", extra={"setting": knob})
     log.info("config_resolved", extra={"settings": redacted(settings)})
 
 

@@ -229,9 +229,7 @@ def _last(node: ast.AST) -> str:
 
 # --- names and sizes ------------------------------------------------------------------------------------------------
 
-_EMPTY_STEMS = frozenset(
-    {"util", "utils", "helper", "helpers", "common", "misc", "base", "managers", "services"}
-)
+_EMPTY_STEMS = frozenset({"util", "utils", "helper", "helpers", "common", "misc", "base", "managers", "services"})
 _EMPTY_SUFFIX = re.compile(r"(Manager|Service|Helpers?|Utils?)$")
 
 

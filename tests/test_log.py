@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import gc
 import io
 import itertools
 import json
 import logging
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +23,8 @@ import structlog
 from app import log
 from app.core.errors import RpcUnavailable
 from app.log import REQUEST_ID, configure_logging, install_fault_hooks, loop_fault_handler, redact_text, report_fault
+
+APP = Path(log.__file__).parent
 
 CANARY = "S3cr3tC4n4ry"
 URL = f"https://user:{CANARY}@node.example:8545/{CANARY}?k={CANARY}#{CANARY}"
@@ -259,3 +264,79 @@ async def test_faults_of_forgotten_tasks_are_caught(stream: io.StringIO) -> None
     loop.call_exception_handler({"message": "Task was destroyed but it is pending!"})
     assert counted == ["loop", "loop"]
     assert lines(stream)[1]["detail"] == "Task was destroyed but it is pending!"
+
+
+# --- one style for every line --------------------------------------------------------------------------------------
+
+LEVELS = frozenset({"debug", "info", "warning", "warn", "error", "critical", "exception", "fatal", "log"})
+SNAKE_CASE = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
+
+
+def events_of(call: ast.Call) -> list[str] | None:
+    """The events that a call may log; None if one of them is no literal."""
+    at = 1 if isinstance(call.func, ast.Attribute) and call.func.attr == "log" else 0
+    if len(call.args) != at + 1:
+        return None
+    given = call.args[at]
+    choices = [given.body, given.orelse] if isinstance(given, ast.IfExp) else [given]
+    literals = [each.value for each in choices if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    return literals if len(literals) == len(choices) else None
+
+
+def style_complaints(source: str, path: str = "x.py") -> list[str]:
+    """What is wrong with the log calls of a module."""
+    tree = ast.parse(source)
+    loggers = {
+        target.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and "getLogger" in ast.unparse(node.value)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    found = []
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LEVELS):
+            continue
+        owner = node.func.value
+        if not ((isinstance(owner, ast.Name) and owner.id in loggers) or "getLogger" in ast.unparse(owner)):
+            continue
+        where = f"{path}:{node.lineno}"
+        events = events_of(node)
+        if events is None:
+            found.append(f"{where}: the event is one literal, and facts go into extra=")
+        elif not all(SNAKE_CASE.fullmatch(event) for event in events):
+            found.append(f"{where}: {events} is not snake_case")
+        if strange := {str(keyword.arg) for keyword in node.keywords} - {"extra", "exc_info", "stack_info"}:
+            found.append(f"{where}: {sorted(strange)}: facts go into extra=")
+    return found
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        'log.info("a sentence")',
+        'log.info("CamelCase")',
+        'log.info("upstream_down %s", name)',
+        'log.info(f"upstream_{name}")',
+        'log.info("upstream_" + name)',
+        "log.info(event)",
+        'log.log(20, "a sentence")',
+        'log.exception("a crash")',
+        'log.warning("fine" if ok else "not fine")',
+        'log.warning("fine", reason=1)',
+        'logging.getLogger("x").error("a sentence")',
+    ],
+)
+def test_a_log_call_of_another_style_is_found(call: str) -> None:
+    assert style_complaints(f"log = logging.getLogger(__name__)\n{call}\n")
+
+
+def test_every_log_call_names_an_event_in_snake_case_and_puts_facts_into_fields() -> None:
+    calls = 0
+    found: list[str] = []
+    for path in sorted(APP.rglob("*.py")):
+        source = path.read_text()
+        calls += len(re.findall(r"\blog(?:ger)?\.(?:debug|info|warning|error|critical|exception)\(", source))
+        found += style_complaints(source, str(path.relative_to(APP.parent)))
+    assert found == []
+    assert calls > 50

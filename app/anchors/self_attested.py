@@ -66,7 +66,7 @@ class SelfAttested(HeldAnchors):
         try:
             await anchors._take_up()
         except StoreUnavailable:
-            log.warning("anchors are not read yet", extra={"chain_key": chain_key})
+            log.warning("anchors_not_read_yet", extra={"chain_key": chain_key})
         return anchors
 
     def __repr__(self) -> str:

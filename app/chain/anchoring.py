@@ -176,7 +176,7 @@ class Anchoring:
 
     def _note_stall(self, code: str, reason: str) -> None:
         if self.stalled != code:
-            log.warning("anchoring stalls", extra={"chain": self._rules.name, "code": code, "detail": reason})
+            log.warning("anchoring_stalled", extra={"chain": self._rules.name, "code": code, "detail": reason})
         self.stalled = code
 
     async def _root_in_turn(self, height: int) -> bytes:

@@ -135,4 +135,4 @@ class Asking:
     def failed(self) -> None:
         """It could not."""
         if self._silence.failed(self._clock.now()):
-            log.warning("the ledger cannot be had", extra={"chain": self._chain})
+            log.debug("ledger_unavailable", extra={"chain": self._chain})

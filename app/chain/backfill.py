@@ -341,7 +341,7 @@ class Backfill:
         was_out = self._setbacks.outage
         self._setbacks.failed(height, began_at, self._clock.now())
         if self._setbacks.outage and not was_out:
-            log.warning("backfill fails", extra={"chain": self._rules.name, "height": height, "code": code})
+            log.warning("backfill_failing", extra={"chain": self._rules.name, "height": height, "code": code})
 
 
 def noted(block: ProvableBlock, *, anchored: bool, asked: bool = False) -> Noted:

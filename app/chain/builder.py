@@ -186,7 +186,7 @@ class ProcessBuilder(Generic[Q, V]):
         except (ContentInvalid, ProofError) as error:
             job.outcome.set_exception(error)
         except Exception:  # noqa: BLE001 - a job must end, whatever went wrong with it, and its worker serve the next
-            _log.exception("a build could not be carried out")
+            _log.exception("build_failed")
             job.outcome.set_exception(Internal("the block could not be built"))
 
     async def _run(self, worker: Worker, request: Q) -> tuple[str, bytes]:
@@ -218,7 +218,7 @@ class ProcessBuilder(Generic[Q, V]):
             return self._unpack(data)
         if kind == "error":
             raise pickle.loads(data)  # noqa: S301 - these bytes were made by our own worker
-        _log.error("a build crashed in its worker", extra={"trace": data.decode(errors="replace")})
+        _log.error("build_crashed", extra={"trace": data.decode(errors="replace")})
         raise Internal("the block could not be built")
 
     def _note_break(self) -> None:
@@ -226,7 +226,7 @@ class ProcessBuilder(Generic[Q, V]):
         self._lately.append(self._now())
         if len(self._lately) > BREAKS_ALLOWED and self._lately[-1] - self._lately[0] < BREAK_WINDOW_S:
             self.healthy = False
-        _log.warning("a builder process was lost", extra={"breaks": self.breaks, "healthy": self.healthy})
+        _log.warning("builder_process_lost", extra={"breaks": self.breaks, "healthy": self.healthy})
         self._on_break()
 
 
@@ -271,7 +271,7 @@ class CooperativeBuilder(Generic[Q, V]):
         except (ContentInvalid, ProofError):
             raise
         except Exception as error:
-            _log.exception("a build crashed")
+            _log.exception("build_crashed")
             raise Internal("the block could not be built") from error
         finally:
             self._accepted -= 1

@@ -216,7 +216,7 @@ class Filling:
         except UnsupportedBlockFormat as error:
             self._metrics.unknown_header_fields_total.labels(self._rules.name).inc()
             log.error(
-                "a header has fields that are not known here: a fork?",
+                "unknown_header_fields",
                 extra={"chain": self._rules.name, "detail": error.message},
             )
             raise

@@ -210,7 +210,7 @@ class Keeping:
             async with asyncio.timeout(LAST_FLUSH_S):
                 await self.flush()
         except TimeoutError:
-            log.warning("what was to be kept is not", extra={"chain": self._chain})
+            log.warning("ledger_not_flushed", extra={"chain": self._chain})
 
     async def flush(self) -> None:
         """Keeps what waits, as far as the ledger can be had now."""

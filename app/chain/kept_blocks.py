@@ -89,7 +89,7 @@ class KeptBlocks:
         try:
             block = await self._builder.reopen(packed, block_hash)
         except ContentInvalid as error:
-            log.warning("a kept block is dropped", extra={"chain": self._chain, "check": error.check})
+            log.warning("kept_block_dropped", extra={"chain": self._chain, "check": error.check})
             self._stored.pop(block_hash, None)
             await self._store.drop(block_hash)
             return None

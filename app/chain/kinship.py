@@ -175,12 +175,10 @@ class Kin:
         self._foreign_until = now + FOREIGN_AGAIN_S
         if await kinship_of(self._ledger, self._nodes, self._head(), self._note_shared) is Kinship.SAME:
             self.kinship = Kinship.SAME
-            log.warning("the ledger is that of this chain after all", extra={"chain": self._chain})
+            log.warning("ledger_of_this_chain", extra={"chain": self._chain})
 
     def _disown(self) -> None:
         self.kinship = Kinship.FOREIGN
         self._foreign_until = self._clock.now() + FOREIGN_AGAIN_S
-        log.error(
-            "the ledger remembers another chain under this key: nothing of it is used", extra={"chain": self._chain}
-        )
+        log.error("ledger_of_another_chain", extra={"chain": self._chain, "detail": "nothing of it is used"})
         self._on_foreign()

@@ -24,7 +24,7 @@ class News:
         self._metrics.reorg_depth_blocks.labels(self._chain).observe(reorg.depth)
         if reorg.undoes_final:
             log.error(
-                "a reorganisation reaches below what was final",
+                "reorg_below_finalized",
                 extra={"chain": self._chain, "height": reorg.began_at, "depth": reorg.depth},
             )
 
@@ -32,6 +32,6 @@ class News:
         """These upstreams came to contradict each other about what is final."""
         self._metrics.source_disagreement_total.labels(self._chain).inc()
         log.error(
-            "upstreams contradict each other about what is final",
+            "upstreams_contradict_each_other",
             extra={"chain": self._chain, "upstreams": sorted(upstreams)},
         )

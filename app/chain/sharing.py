@@ -121,7 +121,7 @@ class Sharing:
             try:
                 await self._leases.take(name, LEASE_S)
             except StoreUnavailable:
-                log.debug("a lease could not be renewed", extra={"lease": name})
+                log.debug("lease_not_renewed", extra={"lease": name})
 
     async def _leave(self, name: str, block: ProvableBlock | None, renewing: asyncio.Task[None]) -> None:
         """After the fill: never on the way of whoever waits for it here."""
@@ -136,7 +136,7 @@ class Sharing:
             else:
                 await self._leases.release(name)
         except StoreUnavailable:
-            log.debug("a lease could not be given back", extra={"lease": name})
+            log.debug("lease_not_released", extra={"lease": name})
 
     async def _written(self, block: ProvableBlock) -> bool:
         try:

@@ -79,10 +79,13 @@ def _is_outage(fault: BaseException) -> bool:
 
 
 def _tell(loop: Loop, fault: BaseException | None) -> None:
-    what, level = "background loop returned" if fault is None else "background loop died", logging.ERROR
-    if fault is not None and _is_outage(fault):
-        what, level = "background loop without its store", logging.WARNING
+    facts = {"task": loop.name, "error": None if fault is None else type(fault).__name__}
     try:
-        log.log(level, what, extra={"task": loop.name, "error": None if fault is None else type(fault).__name__})
+        if fault is None:
+            log.error("background_task_returned", extra=facts)
+        elif _is_outage(fault):
+            log.debug("background_task_without_its_store", extra=facts)  # the database says that it is gone
+        else:
+            log.error("background_task_died", extra=facts)
     except Exception:  # noqa: BLE001 - a log that cannot be written must not end what restarts the loops
         return

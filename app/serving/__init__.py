@@ -106,7 +106,7 @@ def _single(group: BaseExceptionGroup[BaseException]) -> BaseException:
 async def _invite(house: House, base: str) -> None:
     """The lines for whoever reads the demo's terminal, once its examples work."""
     if not await until_anchored(house):
-        log.warning("anchors are still being made")
+        log.warning("demo_anchors_not_ready")
     lines = [f"Copath serves its demo on {base} (documentation: {base}/docs). Try:", ""]
     for shows, path in demo_examples(first=True):
         lines += [f"  # {shows}", f"  curl -s '{base}{path}'", ""]

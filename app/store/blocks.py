@@ -216,7 +216,7 @@ class PackedBlocks:
             try:
                 await directory.sweep()
             except (TierFailed, TimeoutError) as error:
-                log.warning("the block store was not swept", extra={"reason": str(error) or type(error).__name__})
+                log.warning("block_store_not_swept", extra={"reason": str(error) or type(error).__name__})
             await asyncio.sleep(SWEEP_EVERY_S)
 
     async def aclose(self, limit_s: float = FLUSH_LIMIT_S) -> None:

@@ -204,9 +204,9 @@ def open_objects(url: str) -> ObjectTier:
 class _Side:
     """Reading a tier, or writing it: whether that works at the moment."""
 
-    def __init__(self, tier: str, doing: str, tell: Callable[[bool], None]) -> None:
+    def __init__(self, tier: str, side: str, tell: Callable[[bool], None]) -> None:
         self._tier = tier
-        self._doing = doing
+        self._side = side
         self._tell = tell
         self.breaker = Breaker()
         self._failing = False
@@ -219,7 +219,7 @@ class _Side:
         if self._failing and self._successes >= ENOUGH_SUCCESSES:
             self._failing = False
             self._tell(True)
-            log.info(f"the block store can be {self._doing} again", extra={"tier": self._tier})
+            log.info("block_store_back", extra={"tier": self._tier, "side": self._side})
 
     def fail(self, now: float, reason: str) -> None:
         self.breaker.fail(now)
@@ -227,7 +227,7 @@ class _Side:
         if not self._failing:
             self._failing = True
             self._tell(False)
-            log.warning(f"the block store cannot be {self._doing}", extra={"tier": self._tier, "reason": reason})
+            log.warning("block_store_unavailable", extra={"tier": self._tier, "side": self._side, "reason": reason})
 
 
 class GuardedTier:
@@ -240,7 +240,7 @@ class GuardedTier:
         self._now = now
         up = metrics.block_store_up
         self._reading = _Side(tier.name, "read", lambda works: up.labels(tier.name, "read").set(works))
-        self._writing = _Side(tier.name, "written", lambda works: up.labels(tier.name, "write").set(works))
+        self._writing = _Side(tier.name, "write", lambda works: up.labels(tier.name, "write").set(works))
 
     def __repr__(self) -> str:
         return f"<Guarded {self._tier!r}, read {self._reading.breaker!r}, write {self._writing.breaker!r}>"
@@ -264,7 +264,7 @@ class GuardedTier:
             except Unusable as unusable:
                 result = unusable.why
                 self._reading.succeed(began_at)
-                log.warning("an entry of the block store is dropped", extra={"tier": self.name, "why": result})
+                log.warning("block_store_entry_dropped", extra={"tier": self.name, "why": result})
                 await self.remove(key)
             except TimeoutError:
                 result = "timeout"
@@ -303,4 +303,4 @@ class GuardedTier:
         try:
             await self._tier.remove(key.path)
         except (TimeoutError, TierFailed) as error:
-            log.warning("an entry of the block store stays", extra={"tier": self.name, "reason": type(error).__name__})
+            log.warning("block_store_entry_not_removed", extra={"tier": self.name, "reason": type(error).__name__})

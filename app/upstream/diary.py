@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from app.core.routing import NodeState
 from app.core.seldom import Seldom, Told
@@ -13,32 +14,30 @@ logger = logging.getLogger("copath.upstream")
 
 
 class Diary:
-    """Of one node, by its name. Failures come in thousands; lines must not."""
+    """Of one node. Failures come in thousands; lines must not. `facts` name it in each line."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, facts: Mapping[str, str]) -> None:
+        self._facts = facts
         self._seldom = Seldom()
         self._told = Told()
 
     def __repr__(self) -> str:
-        return f"<Diary of {self._name}>"
+        return f"<Diary of {self._facts}>"
 
     def failed(self, method: str, failure: CallFailed, now: float) -> None:
         """A call came to nothing; what the node said of it has no secrets in it any more."""
         if failure.fault is Fault.DENIED:
             if self._seldom.due(failure.fault, now) is not None:
-                logger.error("upstream %s refuses us: %s", self._name, failure.message)
+                logger.error("upstream_denied", extra={**self._facts, "detail": failure.message})
         elif failure.excerpt:
-            line = "upstream %s, %s: %s: %s"
+            facts = {**self._facts, "method": method, "detail": str(failure), "excerpt": failure.excerpt}
             if failure.fault in ANSWERED or (untold := self._seldom.due(failure.fault, now)) is None:
-                logger.debug(line, self._name, method, failure, failure.excerpt)
+                logger.debug("upstream_call_failed", extra=facts)
             else:
-                more = f" (and {untold} more since this was said last)" if untold else ""
-                logger.warning(line + "%s", self._name, method, failure, failure.excerpt, more)
+                logger.warning("upstream_call_failed", extra={**facts, "suppressed": untold})
 
     def stands(self, state: NodeState, now: float) -> None:
         """After a call: whether the node is left alone now is said when it changes, at most once a minute."""
         opened = any(breaker.opened_at is not None for breaker in state.breakers.values())
         if self._told.changed("opened", opened, now):
-            what = "is left alone for a while, since calls to it fail" if opened else "is asked as before"
-            logger.info("upstream %s %s", self._name, what)
+            logger.info("upstream_breaker_opened" if opened else "upstream_breaker_closed", extra=self._facts)

@@ -78,8 +78,8 @@ class EvmNode:
         trust_env: bool = True,
     ) -> None:
         self.name = name
-        self.title = name if chain is None else f"{name} of {chain}"
-        """What log lines call it: names are told apart within a chain alone."""
+        self.facts = {"upstream": name} if chain is None else {"upstream": name, "chain": chain}
+        """How log lines name it: names are told apart within a chain alone."""
         self.family = family
         self.capabilities = Capabilities()
         self.standing = Standing(chain_id)
@@ -90,7 +90,7 @@ class EvmNode:
         self._clock = clock
         self._ids = count(1)
         self._verifying: asyncio.Task[int] | None = None
-        self._diary = Diary(self.title)
+        self._diary = Diary(self.facts)
         self._ways = Ways(
             url,
             ws_url,
@@ -108,7 +108,14 @@ class EvmNode:
         if self._ways.line is not None:
             asked = None if self._ways.poster is None else lambda: self.chain_id
             self.subscription = Subscription(
-                self.title, self._ways.line, self.purse, self.observer, self._ids, clock=clock, chain_id=asked
+                name,
+                self._ways.line,
+                self.purse,
+                self.observer,
+                self._ids,
+                clock=clock,
+                chain_id=asked,
+                facts=self.facts,
             )
 
     def __repr__(self) -> str:
@@ -239,7 +246,7 @@ class EvmNode:
         self.standing.note_chain_id(found, self._clock())
         if self.standing.foreign_chain_id is not None:
             failure = self.standing.foreign()
-            logger.error("upstream %s is not used: %s", self.title, failure.message)
+            logger.error("upstream_wrong_chain", extra={**self.facts, "detail": failure.message})
             raise failure
         return found
 

@@ -89,7 +89,7 @@ class Failover:
         for node in self.nodes:
             if node.state.astray != (node.name in astray):
                 node.state.astray = node.name in astray
-                logger.warning("upstream %s is %s", node.title, "set aside" if node.state.astray else "in use again")
+                logger.warning("upstream_set_aside" if node.state.astray else "upstream_in_use_again", extra=node.facts)
 
     # --- the port ---------------------------------------------------------------------------------------------------
 
@@ -133,8 +133,8 @@ class Failover:
             trip.doubtful.append(doubtful)
         except ContentInvalid as invalid:
             if trip.worth_saying("invalid", bodies.upstream, invalid.check):
-                title = next((node.title for node in self.nodes if node.name == bodies.upstream), bodies.upstream)
-                logger.warning("upstream %s gave a block that is invalid: %s", title, invalid)
+                facts = next((node.facts for node in self.nodes if node.name == bodies.upstream), {})
+                logger.warning("upstream_block_invalid", extra={**facts, "detail": str(invalid)})
 
     async def name_of(self, height: int) -> BlockName | None:
         """As the port says. Raises `BlockNotOnSourceChain` for a height above the head."""
@@ -274,9 +274,9 @@ class Failover:
         """Said once when a node falls silent, and once when it is heard again, but not every few seconds."""
         if self._silent.changed(node.name, why is not None, self.crew.patience.now()):
             if why is not None:
-                logger.warning("upstream %s cannot be used at the moment: %s", node.title, why)
+                logger.warning("upstream_unavailable", extra={**node.facts, "detail": why})
             else:
-                logger.info("upstream %s answers", node.title)
+                logger.info("upstream_answers", extra=node.facts)
 
     # --- bodies -----------------------------------------------------------------------------------------------------
 

@@ -135,7 +135,7 @@ class Settling:
             self._up = True
         except StoreUnavailable:
             if self._up:
-                log.warning("what other replicas spend is not known for now")
+                log.debug("spending_of_other_replicas_unknown")  # the database says that it is gone
             self._up = False
 
     async def _share_a_second(self, each: Leasing, replicas: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 import msgspec
 
@@ -52,12 +52,14 @@ class Subscription:
         clock: Callable[[], float],
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         chain_id: Callable[[], int | None] | None = None,
+        facts: Mapping[str, str] | None = None,
     ) -> None:
-        """`chain_id`: the one that whoever is at the other end has to serve, where nobody else asks it."""
+        """`chain_id`: the one that the node has to serve, if the subscription has to ask it. `facts` name the node in lines."""
         self.line = line
         self.watch = Watch()
         self.announcements = 0
         self._name = name
+        self._facts = facts or {"upstream": name}
         self._purse = purse
         self._observer = observer
         self._ids = ids
@@ -169,7 +171,7 @@ class Subscription:
         if not self._wanted.is_set():
             await self._unsubscribe()
             return
-        logger.warning("upstream %s announces no blocks although its head moves", self._name)
+        logger.warning("upstream_subscription_silent", extra=self._facts)
         heard_at = self.watch.heard_at
         self._silences = 1 if heard_at is not None and heard_at >= began_at else self._silences + 1
         if self._silences > 1:
@@ -210,9 +212,9 @@ class Subscription:
         complaint = None if failure is None else failure.message
         if complaint != self._complaint:
             if complaint is None:
-                logger.info("upstream %s announces its blocks", self._name)
+                logger.info("upstream_subscription_live", extra=self._facts)
             else:
-                logger.warning("upstream %s does not announce its blocks: %s", self._name, complaint)
+                logger.warning("upstream_subscription_failed", extra={**self._facts, "detail": complaint})
         self._complaint = complaint
 
 

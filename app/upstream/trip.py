@@ -199,9 +199,8 @@ class Trip:
                 self._states[index].distrust(part, self._crew.patience.now())
                 name = self._states[index].name
                 if self.worth_saying("corrected", name, getattr(setback, "check", "")):
-                    logger.warning(
-                        "upstream %s gave data that another corrected: %s", self._crew.nodes[index].title, setback
-                    )
+                    facts = {**self._crew.nodes[index].facts, "detail": str(setback)}
+                    logger.warning("upstream_corrected_by_another", extra=facts)
 
     def worth_saying(self, *what: str) -> bool:
         """Whether the log holds no line of this of the last minute."""
@@ -259,7 +258,7 @@ class Trip:
         alike = len(invalid) > 1 and len({each.check for each in invalid.values()}) == 1
         if alike and self.worth_saying("alike", last.check):
             # Nodes that do not know each other do not lie alike.
-            logger.error("every upstream fails the same check, so the gap may be here: %s", last)
+            logger.error("upstreams_fail_the_same_check", extra={"check": last.check, "detail": str(last)})
         message = f"the data of upstream {self._states[index].name} failed a check, {last}"
         return InconsistentSource(message, check=last.check)
 

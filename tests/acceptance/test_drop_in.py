@@ -101,7 +101,7 @@ def test_a_file_and_the_variables_of_the_reference_server_make_a_server(sepolia:
         judge_error(copath.post("/api/v1/proof-batch/7", too_wide), 400, "BatchSpanTooLarge", COMPATIBLE)
         assert copath.metric("copath_admission_limit", scope="global") == 50
         assert copath.metric("copath_admission_limit", scope="chain") == 20
-        told = [str(line.get("detail")) for line in lines(copath) if line.get("event") == "configuration"]
+        told = [str(line.get("detail")) for line in lines(copath) if line.get("event") == "configuration_warning"]
         assert len(told) == len(IGNORED)
         for key in IGNORED:
             assert any(key in line for line in told), (key, told)

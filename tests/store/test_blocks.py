@@ -268,10 +268,10 @@ async def test_a_loss_is_logged_when_it_begins_and_when_it_ends(two: Two, caplog
     two.clock.move(FIRST_PERIOD_S + 1)
     for _ in range(20):
         await two.chain.get(ONE)
-    lines = [(record.levelname, record.message, record.__dict__["tier"]) for record in caplog.records]
+    lines = [(each.levelname, each.message, each.__dict__["tier"], each.__dict__["side"]) for each in caplog.records]
     assert lines == [
-        ("WARNING", "the block store cannot be read", "objects"),
-        ("INFO", "the block store can be read again", "objects"),
+        ("WARNING", "block_store_unavailable", "objects", "read"),
+        ("INFO", "block_store_back", "objects", "read"),
     ]
     assert caplog.records[0].__dict__["reason"] == "EACCES"
 
@@ -411,7 +411,7 @@ async def test_a_place_that_cannot_be_written_is_no_reason_to_stop(
     for number in range(4):
         store.of(1, "ethereum").put(bytes([number]) * 32, number, b"packed")
     await store.aclose()
-    assert [record.message for record in caplog.records] == ["the block store cannot be written"]
+    assert [record.message for record in caplog.records] == ["block_store_unavailable"]
     assert caplog.records[0].__dict__["reason"] in ("EEXIST", "ENOTDIR")
     failed = {"chain": "ethereum", "tier": "directory", "result": "failed"}
     assert metrics.registry.get_sample_value("copath_block_store_writes_total", failed) == 4

@@ -419,7 +419,8 @@ async def test_log_lines_tell_nodes_of_one_name_apart_by_their_chains(
     finally:
         await node.aclose()
     (record,) = caplog.records
-    assert record.getMessage().startswith("upstream primary of sepolia is not used")
+    told = (record.getMessage(), record.__dict__["upstream"], record.__dict__["chain"])
+    assert told == ("upstream_wrong_chain", "primary", "sepolia")
 
 
 async def test_a_node_counts_as_up_from_its_first_answer_on(rig: Rig) -> None:

@@ -240,7 +240,7 @@ async def test_row_08_09_B27_whatever_a_node_sends_the_next_one_serves(
     crew.nodes[0].always(BY_NUMBER, behaviour)
     await serves_from_b(crew)
     assert crew.hits(BY_NUMBER) == [1, 1]
-    assert all(len(record.getMessage()) < 400 for record in caplog.records)
+    assert all(len(str(record.__dict__.get("excerpt"))) < 400 for record in caplog.records)
 
 
 @pytest.mark.parametrize("behaviour", [huge(), huge(chunked=True), gzip_bomb(1 << 26)], ids=lambda b: b.name)
@@ -541,7 +541,7 @@ async def test_D3_when_all_fail_the_same_check_it_is_said_once_and_nobody_is_bla
         await crew.fetch(MILLION)
     assert caught.value.extra == {"check": "header_hash"}
     assert [counts.invalid for counts in crew.counts] == [{"header_hash": 1}, {"header_hash": 1}]
-    assert [record.levelname for record in caplog.records if "same check" in record.getMessage()] == ["ERROR"]
+    assert [record.levelname for record in caplog.records if "same_check" in record.getMessage()] == ["ERROR"]
     assert [crew.listed(at)["trusted"] for at in (0, 1)] == [True, True]
     assert crew.hits(BY_NUMBER) == [1, 1]
 
