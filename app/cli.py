@@ -108,7 +108,7 @@ def check(
     or the configuration."""
     loaded, _ = _load(config, {"logging.level": "error"})
     prepare_logging(loaded, REQUEST_ID)
-    for text in (*loaded.warnings, *(f"{knob} is not yet in force" for knob in loaded.not_in_force)):
+    for text in loaded.warnings:
         typer.echo(f"note: {text}", err=True)
     try:
         trusted = asyncio.run(check_chains(loaded.settings, chain, blocks))

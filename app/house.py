@@ -22,7 +22,7 @@ from app.core.admission import Door
 from app.core.saturation import Gate, SaturationWindow
 from app.log import configure_logging, install_fault_hooks, loop_fault_handler
 from app.metrics import NO_CHAIN, Metrics
-from app.settings import LoadedSettings, Settings, redacted, secrets_of
+from app.settings import LoadedSettings, Settings, changed, redacted, secrets_of
 from app.stores import Stores, StoresRefused, open_stores
 from app.upstream.demo import demo_chains, demo_examples
 from app.upstream.purse import Accounts
@@ -49,7 +49,7 @@ HEARTBEAT_S = 0.25
 
 
 def prepare_logging(loaded: LoadedSettings, request_id: ContextVar[str | None]) -> None:
-    """Routes every log line, then says what was configured: without secrets, and with what it does not do yet.
+    """Routes every log line, then says what was configured: what differs from the defaults, without secrets.
 
     Lines that are written while `request_id` is set carry it. From now on a fault that nobody catches is a line too."""
     settings = loaded.settings
@@ -59,9 +59,8 @@ def prepare_logging(loaded: LoadedSettings, request_id: ContextVar[str | None]) 
     install_fault_hooks(lambda source: None)  # nothing counts yet
     for warning in loaded.warnings:
         log.warning("configuration_warning", extra={"detail": warning})
-    for knob in loaded.not_in_force:
-        log.warning("setting_not_in_force", extra={"setting": knob})
-    log.info("config_resolved", extra={"settings": redacted(settings)})
+    log.info("config_resolved", extra={"changed": changed(settings)})
+    log.debug("config_in_full", extra={"settings": redacted(settings)})
 
 
 def watch_loop(house: House) -> None:

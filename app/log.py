@@ -117,7 +117,7 @@ class Redaction:
 
 def configure_logging(
     level: str = "info",
-    format: Literal["json", "console"] = "json",
+    format: Literal["json", "console"] | None = "json",
     *,
     secrets: Collection[str] = (),
     request_id: ContextVar[str | None] = REQUEST_ID,
@@ -125,7 +125,11 @@ def configure_logging(
 ) -> None:
     """Route the standard library's logging and structlog's into one handler on `stream` (standard error by default).
 
-    May be called again; the last call counts. `secrets` are texts that must not appear anywhere."""
+    Without a `format` it is `console` on a terminal, else `json`. May be called again; the last call counts. `secrets` are
+    texts that must not appear anywhere."""
+    stream = stream or sys.stderr
+    if format is None:
+        format = "console" if stream.isatty() else "json"
 
     def bind_request_id(_logger: object, _method: str, event: EventDict) -> EventDict:
         current = request_id.get()
@@ -151,7 +155,7 @@ def configure_logging(
         if format == "json"
         else structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
     )
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = logging.StreamHandler(stream)
     handler.set_name("copath")
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(

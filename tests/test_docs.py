@@ -13,7 +13,7 @@ import yaml
 
 from app.metrics import Metrics
 from app.metrics.__main__ import table as table_of_metrics
-from app.settings import NOT_YET_IN_FORCE, LoadedSettings, load_settings
+from app.settings import LoadedSettings, load_settings
 from app.settings.kinds import parse_size
 from app.settings.models import ChainSettings, UpstreamSettings
 from app.settings.overrides import _COMPAT
@@ -78,7 +78,7 @@ def example() -> LoadedSettings:
 
 
 def test_the_example_loads_without_a_warning(example: LoadedSettings) -> None:
-    assert (example.warnings, example.not_in_force) == ([], [])
+    assert example.warnings == []
 
 
 def test_the_example_shows_every_setting_and_no_other() -> None:
@@ -100,14 +100,7 @@ def test_every_knob_of_the_example_is_explained_where_it_stands() -> None:
     assert [paragraph for paragraph in paragraphs if "#" not in paragraph] == []
 
 
-def test_what_is_not_in_force_names_settings() -> None:
-    known = leaves()
-    for entry in NOT_YET_IN_FORCE:
-        path = entry.partition("=")[0]
-        assert any(leaf == path or leaf.startswith(f"{path}.") for leaf in known), entry
-
-
-def test_every_setting_is_read_or_is_said_to_do_nothing_yet() -> None:
+def test_every_setting_is_read() -> None:
     readers = [
         ROOT / "app" / name
         for name in (
@@ -129,13 +122,7 @@ def test_every_setting_is_read_or_is_said_to_do_nothing_yet() -> None:
         for node in ast.walk(ast.parse(reader.read_text()))
         if isinstance(node, ast.Attribute)
     }
-    idle = [
-        path
-        for path in leaves()
-        if path.rpartition(".")[2] not in names
-        and not path.endswith("_file")
-        and not any(path == entry or path.startswith(f"{entry}.") for entry in NOT_YET_IN_FORCE)
-    ]
+    idle = [path for path in leaves() if path.rpartition(".")[2] not in names and not path.endswith("_file")]
     assert idle == []
 
 

@@ -266,6 +266,34 @@ async def test_faults_of_forgotten_tasks_are_caught(stream: io.StringIO) -> None
     assert lines(stream)[1]["detail"] == "Task was destroyed but it is pending!"
 
 
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("format", "kind", "is_json"),
+    [
+        (None, Terminal, False),
+        (None, io.StringIO, True),
+        ("json", Terminal, True),
+        ("console", io.StringIO, False),
+    ],
+)
+def test_the_format_is_console_on_a_terminal_unless_another_is_set(
+    stream: io.StringIO, format: Any, kind: type[io.StringIO], is_json: bool
+) -> None:
+    written = kind()
+    configure_logging("info", format, stream=written)
+    logging.getLogger("app").info("shown", extra={"chain": "ethereum"})
+    (line,) = written.getvalue().splitlines()
+    assert line.startswith("{") == is_json
+    assert "shown" in line
+    assert "ethereum" in line
+
+
 # --- one style for every line --------------------------------------------------------------------------------------
 
 LEVELS = frozenset({"debug", "info", "warning", "warn", "error", "critical", "exception", "fatal", "log"})

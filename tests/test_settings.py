@@ -15,6 +15,7 @@ from app.settings import (
     NoChainsConfigured,
     Settings,
     SettingsError,
+    changed,
     demo_settings,
     load_settings,
     redact_url,
@@ -580,18 +581,17 @@ def test_a_url_is_shown_by_host(url: str, shown: str) -> None:
     assert redact_url(url) == shown
 
 
-def test_knobs_without_machinery_are_named_when_turned(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    waiting = ("consumers", "chains.anchors.source=static")  # as if they were
-    monkeypatch.setattr("app.settings.landing.NOT_YET_IN_FORCE", waiting)
-    assert load(ONE_CHAIN).not_in_force == []
-    assert load(ONE_CHAIN, {"REQUEST_TIMEOUT_SECS": "5"}).not_in_force == []  # smaller defaults are nobody's doing
-    loaded = load("consumers: {max_in_flight: 3}\n" + with_chain("anchors: {source: static, path: a}"))
-    assert loaded.not_in_force == ["chains[chain_key 1].anchors.source", "consumers.max_in_flight"]
-
-
-def test_every_knob_is_in_force(load: Load) -> None:
-    assert load(with_chain("anchors: {source: static}")).not_in_force == []  # of the rows of the database
-    assert load(with_chain("anchors: {source: creditcoin, url: 'ws://h'}")).not_in_force == []
+def test_the_log_shows_what_was_changed_and_no_secret(load: Load) -> None:
+    loaded = load(
+        "admission: {request_timeout_secs: 60}\nlogging: {level: info}\n"
+        "database_url: postgresql+asyncpg://copath:PASSWORD@db.example/copath\n"
+        "chains: [{chain_key: 1, name: a, eth_rpc_url: 'https://node.example/KEYKEYKEY', anchors: {source: static}}]\n"
+    )
+    shown = changed(loaded.settings)
+    (chain,) = shown.pop("chains")
+    assert shown == {"database_url": "postgresql+asyncpg://db.example", "admission": {"request_timeout_secs": 60.0}}
+    assert (chain["eth_rpc_url"], chain["anchors"]["source"]) == ("https://node.example", "static")
+    assert "KEYKEYKEY" not in str(chain)
 
 
 # --- sizes ----------------------------------------------------------------------------------------------------------

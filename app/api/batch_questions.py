@@ -13,6 +13,7 @@ import orjson
 from fastapi import Request
 
 from app.api import inputs
+from app.api.visit import visit_of
 from app.core.errors import (
     EmptyProofQueries,
     EmptyTxHashes,
@@ -23,10 +24,14 @@ from app.core.errors import (
     TooManyTxQueriesInProofQuery,
     UnsupportedMediaType,
 )
+from app.core.hexadecimal import to_hex
 
 MAX_PROOF_QUERIES = 10
 MAX_INDEXES = 10
 MAX_TX_HASHES = 100
+MAX_LOGGED_HASHES = 10
+"""Of a batch, in its line of the log; their number is there too."""
+
 MAX_SPLIT = 10
 """What the verifying precompile takes in one call."""
 
@@ -48,7 +53,10 @@ async def proof_queries(request: Request) -> Queries:
         raise TooManyProofQueries(_TOO_MANY_QUERIES)
     if any(len(indexes) > MAX_INDEXES for _, indexes in asked):
         raise TooManyTxQueriesInProofQuery(f"Each proof query can contain at most {MAX_INDEXES} tx indexes")
-    return merged((height, index) for height, indexes in asked for index in indexes or (None,))
+    queries = merged((height, index) for height, indexes in asked for index in indexes or (None,))
+    count = sum(len(indexes) for indexes in queries.values())
+    visit_of(request.scope).asked = {"heights": list(queries), "transactions": count}
+    return queries
 
 
 async def tx_hashes(request: Request) -> tuple[bytes, ...]:
@@ -61,7 +69,10 @@ async def tx_hashes(request: Request) -> tuple[bytes, ...]:
         raise EmptyTxHashes("Batch request should contain at least one tx hash")
     if len(entries) > MAX_TX_HASHES:
         raise TooManyTxHashes(_TOO_MANY_HASHES)
-    return tuple(dict.fromkeys(inputs.tx_hash(entry) for entry in entries))
+    hashes = tuple(dict.fromkeys(inputs.tx_hash(entry) for entry in entries))
+    shown = [to_hex(each) for each in hashes[:MAX_LOGGED_HASHES]]
+    visit_of(request.scope).asked = {"tx_hashes": shown, "transactions": len(hashes)}
+    return hashes
 
 
 def split(values: Sequence[str]) -> int | None:

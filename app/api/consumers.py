@@ -66,7 +66,7 @@ class Consumers:
             await self.app(scope, receive, send)
             return
         try:
-            key_id = await self._key_of(house, visit, scope)
+            visit.key_id = key_id = await self._key_of(house, visit, scope)
             consumer = visit.consumer = self._name(key_id, scope)
             self._require_rate(house, visit, consumer)
             place = self._enter(consumer)

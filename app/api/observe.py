@@ -30,6 +30,27 @@ log = logging.getLogger("copath.access")
 PROBES = frozenset({"/livez", "/readyz", "/health", "/metrics"})
 """Asked by machines every few seconds: answered before the metrics layer, and not logged."""
 
+KINDS = {
+    "/api/v1/proofs/{chain}/transactions/{tx_hash}": "transaction",
+    "/api/v1/proofs/{chain}/receipts/{tx_hash}": "receipt",
+    "/api/v1/proofs/{chain}/logs/{tx_hash}/{log_index}": "log",
+    "/api/v1/proofs/{chain}/blocks/{block}/transactions/{i}": "transaction",
+    "/api/v1/proofs/{chain}/blocks/{block}/receipts/{i}": "receipt",
+    "/api/v1/proofs/{chain}/blocks/{block}/logs/{i}": "log",
+    "/api/v1/proof/{chain_key}/{header_number}/{tx_index}": "usc",
+    "/api/v1/proof-by-tx/{chain_key}/{tx_hash}": "usc",
+    "/api/v1/proof-batch/{chain_key}": "usc-batch",
+    "/api/v1/proof-batch-by-tx/{chain_key}": "usc-batch",
+    "/api/v1/proofs/verify": "verdict",
+}
+"""What each proof route gives, in one word of the access log."""
+
+_INDEXES = {"transaction": "tx_index", "receipt": "tx_index", "log": "log_index", "usc": "tx_index"}
+_CHAIN = re.compile(r"[a-z][a-z0-9-]{0,63}|[0-9]{1,20}")
+_HASH = re.compile(r"(?:0[xX])*[0-9a-fA-F]{64}")
+_NUMBER = re.compile(r"0[xX]([0-9a-fA-F]{1,16})|[0-9]{1,20}")
+_PUBLIC_QUERY = re.compile(rb"(?:^|&)(finality|index)=(latest|safe|finalized|receipt|block)(?=&|$)")
+
 _GOOD_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 _SHOWN_PATH_CHARACTERS = 64
 
@@ -94,13 +115,43 @@ def _log_end(scope: Scope, visit: Visit, duration_s: float) -> None:
         "duration_s": round(duration_s, 6),
         "sent_bytes": visit.sent_bytes,
     }
-    if visit.chain is not None:
-        line["chain"] = visit.chain.name
+    line |= public_parameters(visit, scope["query_string"])
+    if visit.key_id is not None:
+        line["key_id"] = visit.key_id
+    elif visit.consumer is not None:
+        line["consumer"] = visit.consumer
     if visit.cache is not None:
         line["cache"] = visit.cache
     if visit.sign is None:
         line["path"] = ascii(scope["path"][:_SHOWN_PATH_CHARACTERS])
     log.info("request", extra=line)
+
+
+def public_parameters(visit: Visit, query: bytes) -> dict[str, object]:
+    """What a request asks for: chain, kind, height or hash, indexes. Only what has the form of one is shown, never other text."""
+    kind = KINDS.get(visit.template, "")
+    shown: dict[str, object] = {"kind": kind} if kind else {}
+    if visit.chain is not None:
+        shown["chain"] = visit.chain.name
+    for name, text in visit.params.items():
+        if name in ("chain", "chain_key"):
+            if visit.chain is None and _CHAIN.fullmatch(text):
+                shown["chain"] = text
+        elif name in ("tx_hash", "block") and _HASH.fullmatch(text):
+            shown["tx_hash" if name == "tx_hash" else "block_hash"] = f"0x{text[-64:].lower()}"
+        elif name != "tx_hash" and (number := _NUMBER.fullmatch(text)):
+            field = (
+                "height"
+                if name in ("block", "header_number")
+                else name
+                if name == "log_index"
+                else _INDEXES.get(kind, name)
+            )
+            shown[field] = int(number[1], 16) if number[1] else int(text)
+    if query:
+        for found in _PUBLIC_QUERY.finditer(query):
+            shown["log_index_in" if found[1] == b"index" else "finality"] = found[2].decode()
+    return shown | visit.asked
 
 
 def _outcome(visit: Visit) -> str:

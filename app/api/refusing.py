@@ -61,5 +61,7 @@ class Refusals:
         line: dict[str, object] = {"reason": reason, "suppressed": suppressed, "request_id": visit.request_id}
         if visit.chain is not None:
             line["chain"] = visit.chain.name
+        if visit.key_id is not None:
+            line["key_id"] = visit.key_id
         log.warning("refused", extra=line)
         return True

@@ -72,6 +72,10 @@ class Visit:
     """What an admitted request holds; only the door changes it."""
     consumer: str | None = None
     """Who asks, where consumers are told apart: a name that tells nothing."""
+    key_id: str | None = None
+    """The public part of the API key, once it was verified."""
+    asked: dict[str, object] = field(default_factory=dict)
+    """What a body asks for, as far as it is public; what the path asks for is in `params`."""
     fields: tuple[tuple[bytes, bytes], ...] = ()
     """What every answer to this request says in its header, a refusal too."""
 

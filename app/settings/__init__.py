@@ -7,7 +7,6 @@ one line, at start, that names the source and the key and repeats no value.
 from __future__ import annotations
 
 from app.settings.errors import NoChainsConfigured, SettingsError
-from app.settings.landing import NOT_YET_IN_FORCE
 from app.settings.load import LoadedSettings, demo_settings, load_settings
 from app.settings.models import (
     AdmissionSettings,
@@ -20,10 +19,9 @@ from app.settings.models import (
     Settings,
     UpstreamSettings,
 )
-from app.settings.redaction import redact_url, redacted, secrets_of
+from app.settings.redaction import changed, redact_url, redacted, secrets_of
 
 __all__ = [
-    "NOT_YET_IN_FORCE",
     "AdmissionSettings",
     "AnchorSettings",
     "CacheSettings",
@@ -36,6 +34,7 @@ __all__ = [
     "Settings",
     "SettingsError",
     "UpstreamSettings",
+    "changed",
     "demo_settings",
     "load_settings",
     "redact_url",

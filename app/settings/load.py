@@ -12,7 +12,6 @@ from pydantic_core import ErrorDetails
 from app.settings.consistency import conflicts, with_dependent_defaults
 from app.settings.document import read_document
 from app.settings.errors import NoChainsConfigured, SettingsError
-from app.settings.landing import not_in_force
 from app.settings.models import Settings
 from app.settings.overrides import CONFIG_VARIABLES, apply_environment, apply_flags
 from app.settings.secret_files import read_secret_files
@@ -24,11 +23,10 @@ _NO_FILE = "settings"
 
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
-    """`warnings` are about what was let pass; `not_in_force` are the knobs that were set and do nothing yet."""
+    """`warnings` are about what was let pass."""
 
     settings: Settings
     warnings: list[str]
-    not_in_force: list[str]
 
 
 def load_settings(
@@ -75,11 +73,10 @@ def _finished(
         settings = Settings.model_validate({**tree.values, "chains": list(tree.values["chains"].values())})
     except ValidationError as error:
         raise _refusal(error.errors(include_url=False, include_input=False), keys, tree.origin) from None
-    idle = not_in_force(settings)
     settings = with_dependent_defaults(settings)
     for where, why in conflicts(settings):
         raise SettingsError(f"{tree.origin(where)}: {dotted(where)}: {why}")
-    return LoadedSettings(settings, warnings, idle)
+    return LoadedSettings(settings, warnings)
 
 
 def _refusal(errors: Sequence[ErrorDetails], keys: Sequence[str], origin: Callable[[Path], str]) -> SettingsError:

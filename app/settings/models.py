@@ -102,7 +102,7 @@ class BuildSettings(Model):
 
 class LoggingSettings(Model):
     level: Literal["debug", "info", "warning", "error"] = "info"
-    format: Literal["json", "console"] = "json"
+    format: Literal["json", "console"] | None = None
 
 
 class MetricsSettings(Model):

@@ -34,6 +34,26 @@ def redacted(settings: Settings) -> dict[str, Any]:
     return _redacted(settings)
 
 
+def changed(settings: Settings) -> dict[str, Any]:
+    """Those of `redacted` that differ from their defaults."""
+    return _changed(settings)
+
+
+def _changed(model: BaseModel) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+    for name, field in type(model).model_fields.items():
+        value = getattr(model, name)
+        if not field.is_required() and value == field.get_default(call_default_factory=True):
+            continue
+        if isinstance(value, BaseModel):
+            shown[name] = _changed(value)
+        elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
+            shown[name] = [_changed(item) for item in value]
+        else:
+            shown[name] = _shown(value) if field.repr else _hidden(name, value)
+    return shown
+
+
 def _redacted(model: BaseModel) -> dict[str, Any]:
     shown: dict[str, Any] = {}
     for name, field in type(model).model_fields.items():

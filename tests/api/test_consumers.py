@@ -584,6 +584,16 @@ async def test_who_is_refused_while_the_doors_close_is_told_that() -> None:
         assert (await doors.ask(by_tx())).code == "Draining"
 
 
+async def test_the_line_of_a_request_names_the_key_by_its_id(quiet_log: pytest.LogCaptureFixture) -> None:
+    async with doors_of(settings_of(None, max_in_flight=2), await seen(), keys=Known(KEY)) as (doors, _):
+        assert (await doors.ask(by_tx(), headers=bearer(KEY))).status == 200
+        assert (await doors.ask(by_tx(), client=HERE)).status == 200
+    with_key, without = (vars(record) for record in quiet_log.records if record.name == "copath.access")
+    assert (with_key["key_id"], "consumer" in with_key) == (KEY.split("_")[1], False)
+    assert "key_id" not in without
+    assert without["consumer"] not in (HERE, "")
+
+
 # --- R6: nothing of a credential ------------------------------------------------------------------------------------
 
 

@@ -11,8 +11,8 @@ import httpx2
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from app.api.observe import HttpMetrics
-from app.api.visit import REQUEST_ID, RouteSign, Visit, begin
+from app.api.observe import KINDS, HttpMetrics
+from app.api.visit import REQUEST_ID, RouteSign, RouteTable, Visit, begin
 from app.core.hexadecimal import to_hex
 from app.metrics.labels import METHODS, OUTCOMES, STATUS_CLASSES
 from tests.api.fakes import RecordedHouse
@@ -55,7 +55,7 @@ async def test_any_other_request_id_is_replaced(client: httpx2.AsyncClient, inbo
     [
         ("/api/v1/proof/2/1000004/0", 200, "served", "mainnet-early"),
         ("/api/v1/proof/2/1000004/7", 400, "TxIndexOutOfBounds", "mainnet-early"),
-        ("/api/v1/proof/5/1000004/7", 400, "InvalidChainKey", None),
+        ("/api/v1/proof/5/1000004/7", 400, "InvalidChainKey", "5"),
         ("/nothing", 404, "NotFound", None),
     ],
 )
@@ -76,16 +76,74 @@ async def test_B50_one_line_a_request_with_its_id(
     assert line.duration_s > 0
 
 
-async def test_log_lines_hold_templates_and_no_hashes(
-    client: httpx2.AsyncClient, house: RecordedHouse, caplog: pytest.LogCaptureFixture
+HASH = "AB" * 32
+QUESTIONS: list[tuple[str, dict[str, object]]] = [
+    (f"/api/v1/proofs/modern/receipts/0X{HASH}", {"kind": "receipt", "chain": "modern", "tx_hash": f"0x{'ab' * 32}"}),
+    (
+        f"/api/v1/proofs/2/logs/{HASH}/3?index=block&finality=safe",
+        {"kind": "log", "chain": "mainnet-early", "log_index": 3, "finality": "safe", "log_index_in": "block"},
+    ),
+    ("/api/v1/proofs/modern/blocks/0x10/transactions/07", {"kind": "transaction", "height": 16, "tx_index": 7}),
+    (f"/api/v1/proofs/modern/blocks/{HASH}/logs/1", {"kind": "log", "block_hash": f"0x{'ab' * 32}", "log_index": 1}),
+    ("/api/v1/proof/2/1000004/0", {"kind": "usc", "chain": "mainnet-early", "height": 1000004, "tx_index": 0}),
+    (f"/api/v1/proof-by-tx/2/{HASH}", {"kind": "usc", "tx_hash": f"0x{'ab' * 32}"}),
+    ("/api/v1/proof/99/1000004/0", {"kind": "usc", "chain": "99", "height": 1000004}),
+    ("/api/v1/proofs/nowhere/receipts/00", {"kind": "receipt", "chain": "nowhere"}),
+]
+
+
+@pytest.mark.parametrize(("path", "told"), QUESTIONS, ids=[path for path, _ in QUESTIONS])
+async def test_the_line_tells_what_was_asked_for(
+    client: httpx2.AsyncClient, caplog: pytest.LogCaptureFixture, path: str, told: dict[str, object]
 ) -> None:
-    tx_hash = house.by_name["modern"].blocks[0].transaction_hash(0).hex()
     with caplog.at_level(logging.INFO):
-        await client.get(receipts_path(house))
-        await client.get("/" + "secret" * 100)
-    known, unknown = lines(caplog)
-    assert known.route == RECEIPTS
-    assert tx_hash not in str(vars(known))
+        await client.get(path)
+    (line,) = lines(caplog)
+    assert {name: vars(line).get(name) for name in told} == told
+
+
+async def test_the_line_of_a_batch_tells_its_heights_or_hashes(
+    client: httpx2.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    hashes = [f"{number:064x}" for number in range(12)]
+    with caplog.at_level(logging.INFO):
+        queries = [{"headerNumber": 1000005, "txIndexes": [1, 0]}, {"headerNumber": 1000004}]
+        await client.post("/api/v1/proof-batch/2", json=queries)
+        await client.post("/api/v1/proof-batch-by-tx/2", json=hashes)
+    by_position, by_hash = (vars(line) for line in lines(caplog))
+    assert (by_position["kind"], by_position["heights"]) == ("usc-batch", [1000004, 1000005])
+    assert (by_position["transactions"], by_hash["transactions"]) == (2, 12)
+    assert by_hash["tx_hashes"] == [f"0x{each}" for each in hashes[:10]]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/v1/proofs/modern/receipts/copath_0123456789ab_SECRET",
+        "/api/v1/proofs/SECRET/receipts/00",
+        "/api/v1/proofs/modern/blocks/SECRET/logs/SECRET?finality=SECRET&index=SECRET&key=SECRET",
+        "/api/v1/proof/2/SECRET/SECRET",
+        "/api/v1/proof-by-tx/2/SECRET",
+        "/api/v1/proofs/modern/blocks/" + "9" * 21 + "/logs/SECRET",
+    ],
+)
+async def test_text_of_another_form_is_not_logged(
+    client: httpx2.AsyncClient, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    with caplog.at_level(logging.INFO):
+        await client.get(path)
+    (line,) = lines(caplog)
+    assert "SECRET" not in str(vars(line))
+
+
+def test_every_proof_route_has_a_kind(route_table: RouteTable) -> None:
+    assert {sign.template for sign in route_table.signs if sign.template.startswith("/api/v1/proof")} == set(KINDS)
+
+
+async def test_a_path_that_is_no_route_is_cut(client: httpx2.AsyncClient, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        await client.get("/" + "nothing" * 100)
+    (unknown,) = lines(caplog)
     assert unknown.route == "other"
     assert len(unknown.path) < 80
 
