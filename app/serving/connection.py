@@ -14,6 +14,7 @@ import resource
 import time
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,10 @@ def most_connections() -> int:
     return 1_000_000 if soft == resource.RLIM_INFINITY else max(32, soft - SPARE_DESCRIPTORS)
 
 
+_OFFER_HEADERS = (b"upgrade", b"http2-settings")
+"""The header fields of an offer to change the protocol, which `Connection` names too (RFC 9110, 7.8)."""
+
+
 class _RefusedError(Exception):
     """Raised out of a parser callback: the rest is not read."""
 
@@ -63,6 +68,7 @@ class Connection(HttpToolsProtocol):
         self._message_bytes = 0
         self._head_done = False
         self._without_host = False
+        self._head_without_offer: bytes | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base
@@ -79,7 +85,8 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._message_bytes += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._parse(data)
         if self.transport.is_closing():
             return
         head_is_long = not self._head_done and self._message_bytes > HEAD_MAX_BYTES
@@ -87,6 +94,28 @@ class Connection(HttpToolsProtocol):
             self._refuse(413, "PayloadTooLarge", "the request is larger than this server reads")
         elif len(self.pipeline) > PIPELINE_MAX:
             self._refuse(400, "InvalidParameter", f"more than {PIPELINE_MAX} requests in a row on one connection")
+
+    def _parse(self, data: bytes) -> None:
+        """Feeds the parser. A request that offers another protocol is read again from its head, without the offer.
+
+        The parser ends such a request with its headers and leaves the body to the other protocol. A server may ignore an offer
+        (RFC 9110, 7.8), and then the body is the request's own.
+        """
+        while True:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as offered:
+                head, self._head_without_offer = self._head_without_offer, None
+                if head is None:
+                    self.send_400_response("a tunnel was asked for")
+                    return
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as the base does
+                data = head + data[offered.args[0] :]
+            except httptools.HttpParserError:
+                self.send_400_response("Invalid HTTP request received.")
+                return
 
     # --- called by the parser ---------------------------------------------------------------------------------------
 
@@ -102,6 +131,9 @@ class Connection(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
+            self._head_without_offer = self._without_offer()
+            return
         self._stop_waiting()
         self._head_done = True
         if not self._names_its_host():
@@ -110,6 +142,8 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
+        if self._head_without_offer is not None:
+            return
         # What came behind it in the same read belongs to the next request, which may be as large.
         self._message_bytes = 0
         super().on_message_complete()
@@ -122,6 +156,21 @@ class Connection(HttpToolsProtocol):
             self._refuse(400, "InvalidParameter", "a request names its host, once, in a Host header")
         else:
             self._refuse(400, "InvalidParameter", "the request is not HTTP/1.1 as this server reads it")
+
+    def _without_offer(self) -> bytes:
+        """The head that is being parsed, as it would be without the offer of another protocol."""
+        version = self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, version)]
+        for name, value in self.headers:
+            if name in _OFFER_HEADERS:
+                continue
+            if name == b"connection":
+                options = [option.strip() for option in value.split(b",")]
+                value = b", ".join(option for option in options if option and option.lower() not in _OFFER_HEADERS)
+                if not value:
+                    continue
+            lines.append(b"%b: %b\r\n" % (name, value))
+        return b"".join([*lines, b"\r\n"])
 
     def _names_its_host(self) -> bool:
         """RFC 9112, 3.2: exactly one valid Host, or none in HTTP/1.0, which does not know it."""

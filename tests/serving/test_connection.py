@@ -165,3 +165,106 @@ async def test_connections_beyond_the_descriptors_are_closed_at_once(
     assert (await first[0].readuntil(b"ok")).startswith(b"HTTP/1.1 200")
     assert await exchange(port, b"GET / HTTP/1.1\r\nhost: a\r\n\r\n") in (b"", b"reset")
     first[1].close()
+
+
+# --- offers of another protocol -------------------------------------------------------------------------------------------
+
+OFFERS = {
+    "h2c": b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n",
+    "h2c-in-two-lines": b"Connection: upgrade\r\nUpgrade: h2c\r\nConnection: http2-settings\r\nHTTP2-Settings: AAE\r\n",
+    "a-list": b"Connection: keep-alive, Upgrade, HTTP2-Settings\r\nUpgrade: h2c, HTTP/2.0\r\nHTTP2-Settings: AAE\r\n",
+    "websocket": b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n",
+    "tls": b"Connection: Upgrade\r\nUpgrade: TLS/1.0\r\n",
+    "unknown": b"Connection: UPGRADE\r\nUpgrade: \x7e\x7e\r\n",
+}
+SHAPES = {
+    "length": (b"Content-Length: 12\r\n", [b"\r\nhello, world"]),
+    "length-in-segments": (b"Content-Length: 12\r\n", [b"\r", b"\nhel", b"lo, wor", b"ld"]),
+    "later": (b"Content-Length: 12\r\n", [b"\r\n", b"hello, world"]),
+    "chunked": (b"Transfer-Encoding: chunked\r\n", [b"\r\n5\r\nhello\r\n", b"7\r\n, world\r\n0\r\n\r\n"]),
+    "expect": (b"Expect: 100-continue\r\nContent-Length: 12\r\n", [b"\r\n", b"hello, world"]),
+    "empty": (b"Content-Length: 0\r\n", [b"\r\n"]),
+    "none": (b"", [b"\r\n"]),
+}
+
+
+@pytest.fixture
+async def echo(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
+    """Answers every request with its body and the names of its header fields."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+        names = b" ".join(name for name, _ in scope["headers"])
+        answer = b"%b %b [%b] %b;" % (scope["method"].encode(), scope["path"].encode(), body, names)
+        length = (b"content-length", b"%d" % len(answer))
+        await send({"type": "http.response.start", "status": 200, "headers": [length]})
+        await send({"type": "http.response.body", "body": answer})
+
+    config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none", http=Bounded)
+    config.load()
+    state = ServerState()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: Bounded(config=config, server_state=state, app_state={}), "127.0.0.1", 0
+    )
+    yield server.sockets[0].getsockname()[1]
+    server.close()
+    for each in list(state.connections):
+        each.transport.abort()
+
+
+async def in_segments(port: int, *parts: bytes) -> bytes:
+    """As `exchange`, every part in a segment of its own: the next one leaves once the loop has read the one before."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+            for _ in range(20):
+                await asyncio.sleep(0)
+        async with asyncio.timeout(20):
+            return await reader.read(-1)
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("offer", OFFERS)
+@pytest.mark.parametrize("method", [b"POST", b"GET"])
+async def test_an_offer_of_another_protocol_changes_nothing(echo: int, method: bytes, offer: str, shape: str) -> None:
+    framing, rest = SHAPES[shape]
+    head = method + b" /p?q=1 HTTP/1.1\r\nHost: a\r\n" + OFFERS[offer] + framing
+    again = b"GET /again HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
+    answer = await in_segments(echo, head + rest[0], *rest[1:], again)
+    body = b"" if shape in ("empty", "none") else b"hello, world"
+    assert answer.count(b"HTTP/1.1 200") == 2
+    assert answer.count(b"HTTP/1.1 100") == (shape == "expect")
+    assert method + b" /p [" + body + b"]" in answer
+    assert b"GET /again []" in answer
+    first = answer[answer.index(b"[" + body + b"]") : answer.index(b";")]
+    assert b"upgrade" not in first
+    assert b"http2-settings" not in first
+
+
+async def test_offers_in_a_row_in_one_segment_are_each_answered(echo: int) -> None:
+    one = b"POST /%d HTTP/1.1\r\nHost: a\r\n" + OFFERS["h2c"] + b"Content-Length: 2\r\n\r\nab"
+    last = b"GET /last HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
+    answer = await exchange(echo, b"".join(one % number for number in range(5)) + last)
+    assert [b"POST /%d [ab]" % number in answer for number in range(5)] == [True] * 5
+    assert b"GET /last []" in answer
+
+
+async def test_what_an_offer_is_wrapped_around_is_still_refused(echo: int) -> None:
+    both = b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    for request in (
+        b"POST / HTTP/1.1\r\nHost: a\r\n" + OFFERS["h2c"] + both,
+        b"POST / HTTP/1.1\r\n" + OFFERS["h2c"] + b"Content-Length: 0\r\n\r\n",
+        b"CONNECT a:443 HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"CONNECT a:443 HTTP/1.1\r\nHost: a\r\n" + OFFERS["h2c"] + b"\r\n",
+    ):
+        answer = await exchange(echo, request)
+        assert answer.startswith(b"HTTP/1.1 400"), request
+        assert code_of(answer) == "InvalidParameter"
