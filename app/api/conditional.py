@@ -46,7 +46,7 @@ def matches(headers: Headers, tag: str) -> bool:
     understood)."""
     opaque = tag.removeprefix("W/")
     lines = headers.getlist("if-none-match")
-    return any(line.strip() == "*" or opaque in _ENTITY_TAG.findall(line) for line in lines)
+    return any(line.strip() == "*" or (opaque in line and opaque in _ENTITY_TAG.findall(line)) for line in lines)
 
 
 def answer(

@@ -78,10 +78,10 @@ def read_body(body: bytes, shape: dict[Any, Any], asked: Mapping[str, object]) -
     return values
 
 
-def rlp_list(data: bytes, reason: str, field: str, **at: int) -> list[tuple[bytes, bytes]]:
-    """The items of the one list that `data` encodes, each as its whole encoding and its payload."""
+def rlp_list(data: bytes, reason: str, field: str, most: int = 64, **at: int) -> list[tuple[bytes, bytes]]:
+    """The items, `most` at most, of the one list that `data` encodes, each as its whole encoding and its payload."""
     items, begin = list[tuple[bytes, bytes]](), 0
-    while begin < len(data):
+    while begin < len(data) and len(items) <= most:
         start, size = (begin, 1) if data[begin] < 0x80 else (begin + 1, data[begin] & 0x3F)
         if size > 55:
             start, size = start + size - 55, int.from_bytes(data[start : start + size - 55])
@@ -151,7 +151,9 @@ def check_native(body: bytes, asked: Mapping[str, object]) -> None:
 
 
 def _check_log(log: dict[str, Any], receipt: list[tuple[bytes, bytes]]) -> None:
-    index, logs = log["indexInReceipt"], rlp_list(receipt[3][0], "LogMismatch", "value") if len(receipt) > 3 else []
+    require(len(receipt) > 3, "LogMismatch", "value")
+    listed, index = receipt[3][0], log["indexInReceipt"]
+    logs = rlp_list(listed, "LogMismatch", "value", len(listed) // 24)  # no log is shorter
     require(index <= log["indexInBlock"], "LogMismatch", "log.indexInBlock", index, log["indexInBlock"])
     require([log["rlp"]] == [item for item, _ in logs[index : index + 1]], "LogMismatch", "log.rlp")
     fields = rlp_list(log["rlp"], "LogMismatch", "log.rlp")

@@ -25,6 +25,7 @@ MOST_HOPS = 32
 NOWHERE = "unknown"
 """The network of who comes through no network, such as a socket of the machine."""
 
+_LONGEST_ADDRESS = 128
 _NAME_BYTES = 16
 _KEY = re.compile(r"copath_([0-9a-f]{12})_([0-9a-f]{64})", re.ASCII)
 _PORT = re.compile(r"(?P<host>[^:\[\]]+):\d{1,5}|\[(?P<bracketed>[^\[\]]+)\](?::\d{1,5})?", re.ASCII)
@@ -74,6 +75,8 @@ def _from_the_right(forwarded: Sequence[str]) -> list[str]:
 def _address(text: str) -> Address | None:
     """The address in `text`, with or without a port; IPv4 that is written as IPv6 is IPv4."""
     text = text.strip()
+    if len(text) > _LONGEST_ADDRESS:
+        return None
     match = _PORT.fullmatch(text)
     if match is not None:
         text = match["host"] or match["bracketed"]

@@ -32,6 +32,11 @@ _ADDRESS_HEADER = b"\x94"
 _HASH_HEADER = b"\xa0"
 _BLOOM_HEADER = b"\xb9\x01\x00"
 
+_MOST_FIELDS = 16
+_LEAST_LOG_BYTES, _TOPIC_BYTES = 24, 33
+"""Encoded: a log has an address of 20 bytes, a list of topics and data. A receipt from a stranger can hold a million items that
+are neither."""
+
 
 class Log(msgspec.Struct, frozen=True, gc=False):
     """One log: 20-byte address, 32-byte topics, data."""
@@ -211,7 +216,7 @@ def decode_leaf(leaf: bytes) -> tuple[int, list[bytes]]:
     if not leaf:
         raise RlpError("an empty receipt")
     type_ = leaf[0] if leaf[0] < 0x80 else 0
-    fields = split_list(leaf[1:] if leaf[0] < 0x80 else leaf)
+    fields = split_list(leaf[1:] if leaf[0] < 0x80 else leaf, _MOST_FIELDS)
     if len(fields) < 4:
         raise RlpError("a receipt with fewer than four fields")
     return type_, fields
@@ -219,15 +224,16 @@ def decode_leaf(leaf: bytes) -> tuple[int, list[bytes]]:
 
 def logs_of_leaf(leaf: bytes) -> list[bytes]:
     """The encoded logs of a receipt leaf, in order."""
-    return split_list(decode_leaf(leaf)[1][3])
+    logs = decode_leaf(leaf)[1][3]
+    return split_list(logs, len(logs) // _LEAST_LOG_BYTES)
 
 
 def parse_log(rlp: bytes) -> Log:
     """The log that `rlp` encodes. Raises RlpError."""
-    fields = split_list(rlp)
+    fields = split_list(rlp, 3)
     if len(fields) != 3:
         raise RlpError("a log has three fields")
-    topics = tuple([string_of(topic) for topic in split_list(fields[1])])
+    topics = tuple([string_of(topic) for topic in split_list(fields[1], len(fields[1]) // _TOPIC_BYTES)])
     return Log(string_of(fields[0]), topics, string_of(fields[2]))
 
 

@@ -85,17 +85,20 @@ def decode(data: bytes) -> Item:
     return item
 
 
-def split_list(data: bytes) -> list[bytes]:
-    """The items of the list that `data` encodes, each still encoded: one level, however much is in them. Raises
-    RlpError.
+def split_list(data: bytes, most: int | None = None) -> list[bytes]:
+    """The items of the list that `data` encodes, each still encoded: one level, however much is in them.
+
+    Raises RlpError, also for more than `most` items: bytes from strangers can hold a million of them.
     """
     is_list, start, end = _header(data, 0, len(data))
     if not is_list:
         raise RlpError("a string where a list belongs")
     if end != len(data):
         raise RlpError("bytes after the list")
-    items = []
+    items: list[bytes] = []
     while start < end:
+        if most is not None and len(items) == most:
+            raise RlpError(f"a list of more than {most} items")
         item_end = _header(data, start, end)[2]
         items.append(data[start:item_end])
         start = item_end

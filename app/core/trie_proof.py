@@ -20,6 +20,7 @@ EMPTY_ROOT = keccak(rlp.EMPTY_STRING)
 HASH_BYTES = 32
 
 _HASH_HEADER = 0xA0
+_BRANCH_ITEMS = 17
 
 Reason = Literal[
     "RootMismatch",  # the first node does not hash to the root
@@ -159,8 +160,8 @@ def _node(encoded: bytes) -> _Node:
 
     Raises ValueError unless it is a canonical encoding of a leaf, an extension or a branch.
     """
-    items = rlp.split_list(encoded)
-    if len(items) == 17:
+    items = rlp.split_list(encoded, _BRANCH_ITEMS)
+    if len(items) == _BRANCH_ITEMS:
         for child in items[:16]:
             if child != rlp.EMPTY_STRING:
                 _require_child(child)

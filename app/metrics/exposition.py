@@ -20,6 +20,8 @@ _KNOWN_VERSIONS = {
 }
 _ESCAPINGS = {"allow-utf-8", "underscores", "dots", "values"}
 _WHATEVER = {"*/*", "text/*", "text/plain"}
+_MOST_OFFERS = 32
+"""Formats of a header, and parameters of a format, that are read."""
 _END = b"# EOF\n"  # of OpenMetrics
 
 
@@ -55,8 +57,8 @@ def _wanted(accept_header: str) -> str:
 
     The encoder takes the first offer that it likes: it ignores q-values, and a version that is no number makes it raise."""
     offers: list[tuple[float, str]] = []
-    for offer in accept_header.lower().split(","):
-        media, *rest = (part.strip() for part in offer.split(";"))
+    for offer in accept_header.lower().split(",", _MOST_OFFERS)[:_MOST_OFFERS]:
+        media, *rest = (part.strip() for part in offer.split(";", _MOST_OFFERS)[:_MOST_OFFERS])
         parameters = {key.strip(): value.strip().strip('"') for key, _, value in (part.partition("=") for part in rest)}
         quality = parameters.get("q", "1")
         weight = float(quality) if re.fullmatch(r"[0-9]{1,3}(\.[0-9]{0,3})?", quality) else 0.0

@@ -25,6 +25,9 @@ HEAD_MAX_BYTES = 64 * 1024
 MESSAGE_MAX_BYTES = 4 * 1024 * 1024
 """One request as it comes over the wire: twice the largest body, for those that send it in tiny chunks."""
 
+HEAD_MAX_FIELDS = 256
+"""Header fields of one request: every layer walks through all of them."""
+
 PIPELINE_MAX = 32
 """Requests that may wait behind one another on a connection."""
 
@@ -68,6 +71,7 @@ class Connection(HttpToolsProtocol):
         self._message_bytes = 0
         self._head_done = False
         self._without_host = False
+        self._too_many_fields = False
         self._head_without_offer: bytes | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -126,7 +130,8 @@ class Connection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_bytes += len(name) + len(value) + 4
-        if self._head_bytes > HEAD_MAX_BYTES:
+        self._too_many_fields = len(self.headers) >= HEAD_MAX_FIELDS
+        if self._head_bytes > HEAD_MAX_BYTES or self._too_many_fields:
             raise _RefusedError
         super().on_header(name, value)
 
@@ -152,6 +157,8 @@ class Connection(HttpToolsProtocol):
         """For what is no HTTP, and for what a callback refused: the one error body, as everywhere."""
         if self._head_bytes > HEAD_MAX_BYTES:
             self._refuse(413, "PayloadTooLarge", f"the headers are larger than {HEAD_MAX_BYTES} bytes")
+        elif self._too_many_fields:
+            self._refuse(413, "PayloadTooLarge", f"a request has at most {HEAD_MAX_FIELDS} header fields")
         elif self._without_host:
             self._refuse(400, "InvalidParameter", "a request names its host, once, in a Host header")
         else:

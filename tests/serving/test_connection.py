@@ -268,3 +268,11 @@ async def test_what_an_offer_is_wrapped_around_is_still_refused(echo: int) -> No
         answer = await exchange(echo, request)
         assert answer.startswith(b"HTTP/1.1 400"), request
         assert code_of(answer) == "InvalidParameter"
+
+
+async def test_header_fields_are_counted(port: int) -> None:
+    ends = b"connection: close\r\ncontent-length: 0\r\n\r\n"
+    answer = await exchange(port, b"GET / HTTP/1.1\r\nhost: a\r\n" + b"x:\r\n" * 253 + ends)
+    assert answer.startswith(b"HTTP/1.1 200")
+    answer = await exchange(port, b"GET / HTTP/1.1\r\nhost: a\r\n" + b"x:\r\n" * 254 + ends)
+    assert code_of(answer) == "PayloadTooLarge"

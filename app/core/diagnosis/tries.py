@@ -17,6 +17,8 @@ from app.core.trie_proof import HASH_BYTES
 from .verdict import Diagnosis, Fault, require
 
 _LIST = 0xC0
+_MOST_HEADER_FIELDS = 64
+"""Headers have 15 to 30 fields."""
 
 
 def trie_verdict(statement: Statement) -> Diagnosis:
@@ -119,8 +121,8 @@ def _require_header(proof: dict[str, Any]) -> None:
 
 def _header_fields(header: bytes) -> list[bytes]:
     """The fields of the header, which on Tempo stands inside a wrapper. Raises `RlpError`."""
-    outer = rlp.split_list(header)
-    inner = [rlp.split_list(item) for item in outer if item[0] >= _LIST]
+    outer = rlp.split_list(header, _MOST_HEADER_FIELDS)
+    inner = [rlp.split_list(item, _MOST_HEADER_FIELDS) for item in outer if item[0] >= _LIST]
     fields = max([outer, *inner], key=len)
     if len(fields) < 15:
         raise rlp.RlpError(f"it has {len(fields)} fields")
