@@ -103,7 +103,7 @@ LIBRARIES: Mapping[str, frozenset[str]] = {
     "wiring": frozenset(),
     "house": frozenset(),
     "asgi": frozenset({"fastapi", "starlette", "uvicorn", "typer", "rich"}),
-    "serving": frozenset({"starlette", "uvicorn"}),
+    "serving": frozenset({"httptools", "starlette", "uvicorn"}),
     "backfilling": frozenset({"rich"}),
     "checking": frozenset({"rich"}),
     "migrating": frozenset(),
