@@ -1,0 +1,1 @@
+"""Situations that users of such services met, as data, and what plays them."""
