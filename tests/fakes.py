@@ -12,7 +12,15 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from app.core.blocks import Sighting
-from app.core.errors import BlockNotOnSourceChain, ContentInvalid, Doubtful, InconsistentSource, TxNotMined
+from app.core.errors import (
+    BlockNotOnSourceChain,
+    ContentInvalid,
+    Doubtful,
+    InconsistentSource,
+    ProofError,
+    TxNotMined,
+    Witnesses,
+)
 from app.core.purpose import Errand, errand_in_hand
 
 if TYPE_CHECKING:
@@ -199,7 +207,14 @@ class FakeUpstream(HoldPoints):
             return value
         if doubtful:
             await self.at("fetch.after")
-            return cast("T", max(doubtful, key=lambda each: each.worth).value)
+            best = max(doubtful, key=lambda each: each.worth)
+            others = [each for each in doubtful if each is not best]
+            agreed = all(any(claim in each.claims for each in others) for claim in best.claims)
+            alone = Witnesses.ONLY if len(self.bodies[block_hash]) == 1 else Witnesses.UNHEARD
+            settled = best.settled_by(Witnesses.SEVERAL if agreed else alone)
+            if isinstance(settled, ProofError):
+                raise settled
+            return cast("T", settled)
         raise InconsistentSource(f"every node's data failed a check: {last}")
 
     async def chain_id(self) -> int:

@@ -312,13 +312,13 @@ class Chain:
         ahead = self.backfill is not None and self.backfill.is_filling(block.height)
         return noted(block, anchored=self.anchors is not None, asked=not ahead)
 
-    def _on_landed(self, block: ProvableBlock, ref: BlockRef, was_final: bool) -> None:
+    def _on_landed(self, block: ProvableBlock, ref: BlockRef, was_final: bool, kept: bool) -> None:
         if ref.height is not None:
             self.canon.pin(block.height, block.block_hash, final=was_final)
         note = self._note_of(block)
         if note.usc_root is not None and self.cache.hash_at(block.height) == block.block_hash:
             self.roots.note(block.height, note.usc_root)
-        if self.keeping is not None:
+        if self.keeping is not None and kept:
             self.keeping.landed(block, note if was_final and ref.height is not None else None)
 
     def _on_foreign(self) -> None:

@@ -79,6 +79,8 @@ class Fill:
         self.started_at: float | None = None
         self.deadline: float | None = None
         self.valid = True
+        self.remember_s: float | None = None
+        """For how long a lasting refusal is remembered; None: as long as usual."""
         self.given_up_late = False
         """Whether the last who waited for it left because its time was over, and not of its own accord."""
         self._clock = clock

@@ -10,19 +10,21 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 
-from cachetools import TTLCache
+from cachetools import LRUCache
 
 from app.core.blocks import BlockBodies, BlockRef
 from app.core.budget import Priority
 from app.core.deadlines import deadline, joined_another
 from app.core.errors import (
     ChainOverloaded,
-    Doubtful,
+    HeaderHashUnsupported,
     InconsistentSource,
+    Internal,
     ProofError,
     RequestTimeout,
     UnsupportedBlockFormat,
     UpstreamBudgetExhausted,
+    Witnesses,
 )
 from app.core.provable_block import BuildRequest, ProvableBlock, Verdict
 from app.core.purpose import Errand, Purpose, errand, errand_in_hand
@@ -31,17 +33,17 @@ from app.metrics import Metrics
 
 from .cache import BlockCache
 from .flight import Fill, Flights, Stage
+from .memory import Unsettled
 from .permits import Permits, PermitShift
 from .ports import Builder, Clock, Upstream
 from .rules import ChainRules
 from .sharing import Sharing
+from .witnessing import refused, require_whole
 
 log = logging.getLogger(__name__)
 
-UNMET_MEMORY_S = 60.0
-"""How long a block whose receipts matched no root is remembered: its transactions are proven, its receipts refused."""
-
-UNSETTLED_BLOCKS = 32
+BRIEFLY_S = 3.0
+"""How long a refusal about a block that is not final is remembered: the next answer of the nodes may be another."""
 
 _RESULT_OF: dict[type[ProofError], str] = {
     ChainOverloaded: "refused",
@@ -67,11 +69,11 @@ class Filling:
         *,
         anchored: bool,
         is_final: Callable[[int], bool],
-        on_landed: Callable[[ProvableBlock, BlockRef, bool], None],
+        on_landed: Callable[[ProvableBlock, BlockRef, bool, bool], None],
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """`on_landed` is called in the step that ends a fill, before anybody sees its block, with what it was asked for by and
-        whether that was a height that was final already when it was asked for."""
+        """`on_landed` is called in the step that ends a fill, before anybody sees its block, with what it was asked for by,
+        whether that was a height that was final already when it was asked for, and whether the block is to be kept."""
         self._rules = rules
         self._upstream = upstream
         self._builder = builder
@@ -87,14 +89,16 @@ class Filling:
         self.flights: Flights[BlockRef, ProvableBlock] = Flights(
             clock, fill_deadline_s=rules.fill_deadline_s, jitter=jitter
         )
-        self._unsettled: TTLCache[bytes, ProvableBlock] = TTLCache(UNSETTLED_BLOCKS, UNMET_MEMORY_S, timer=clock.now)
+        self._unsettled = Unsettled(clock, jitter)
+        self._on_one_word: LRUCache[bytes, bool] = LRUCache(256)
+        """Blocks that refuse something on the word of the only node that could be asked, and are not final."""
 
     def __repr__(self) -> str:
         return f"<Filling {self.flights!r} {self._permits!r}>"
 
     def held(self, block_hash: bytes) -> ProvableBlock | None:
         """The block, if it is at hand."""
-        return self._cache.get(block_hash) or self._unsettled.get(block_hash)
+        return self._cache.get(block_hash) or self._unsettled.recall(block_hash)
 
     async def block(self, ref: BlockRef, priority: Priority = Priority.REQUEST) -> ProvableBlock:
         """The block of the fill in flight for `ref`, or of a new one. Whoever waits here may leave; the fill goes on."""
@@ -141,7 +145,7 @@ class Filling:
             if turn.block is not None and await self._stands(turn.block, ref):
                 return turn.block
             block = await work()
-            if fill.valid:
+            if fill.valid and block.block_hash not in self._on_one_word:
                 turn.done(block)
             return block
 
@@ -192,6 +196,8 @@ class Filling:
     async def _fetch(self, ref: BlockRef, fill: Fill) -> ProvableBlock:
         """One fetch and one build."""
         fill.enter(Stage.FETCHING)
+        if ref.height is None or not self._is_final(ref.height):
+            fill.remember_s = BRIEFLY_S
         return await self._upstream.fetch(ref, lambda bodies: self._build(ref, bodies, fill))
 
     async def _build(self, ref: BlockRef, bodies: BlockBodies, fill: Fill) -> ProvableBlock:
@@ -213,37 +219,38 @@ class Filling:
         started = self._clock.now()
         try:
             block = await self._builder.build(request)
+        except Internal as error:  # what crashes on one node's data may be well with another's
+            raise refused(error) from None
+        except HeaderHashUnsupported as error:
+            raise refused(error) from None
         except UnsupportedBlockFormat as error:
             self._metrics.unknown_header_fields_total.labels(self._rules.name).inc()
             log.error(
                 "unknown_header_fields",
                 extra={"chain": self._rules.name, "detail": error.message},
             )
-            raise
+            raise refused(error) from None
         self._metrics.merkle_build_duration_seconds.labels(self._rules.name).observe(self._clock.now() - started)
         for name, verdict in (("transactions", block.transactions_verdict), ("receipts", block.receipts_verdict)):
             if verdict is Verdict.UNMET:
                 self._metrics.root_mismatch_total.labels(self._rules.name, bodies.upstream, name).inc()
-        require_whole(block)
+        require_whole(block, lambda witnesses: self._note_witnesses(block, ref, witnesses))
         return block
+
+    def _note_witnesses(self, block: ProvableBlock, ref: BlockRef, witnesses: Witnesses) -> None:
+        """Near the head, what one node alone refuses is not kept: it may give another answer in a moment."""
+        final = ref.height is not None and self._is_final(ref.height)
+        if witnesses is Witnesses.ONLY and not final:
+            self._on_one_word[block.block_hash] = True
 
     def _land(self, block: ProvableBlock, ref: BlockRef, was_final: bool) -> None:
         """Kept by hash, for good only when its verdicts are lasting."""
-        self._on_landed(block, ref, was_final)
-        if block.settled:
+        kept = block.settled and not self._on_one_word.pop(block.block_hash, False)
+        self._on_landed(block, ref, was_final, kept)
+        if kept:
             self._cache.land(block)
-        elif block.receipts_verdict in (Verdict.UNMET, Verdict.PRUNED):
-            self._unsettled[block.block_hash] = block
-
-
-def require_whole(block: ProvableBlock) -> None:
-    """Raises `Doubtful` for a block of which another node may have more: a trie that met no root, or that could not be built.
-
-    What the header itself rules out, or no codec here can read, no node has better.
-    """
-    verdicts = (block.transactions_verdict, block.receipts_verdict)
-    wrong = Verdict.UNMET in verdicts
-    if wrong or Verdict.UNAVAILABLE in verdicts or Verdict.PRUNED in verdicts:
-        raise Doubtful(
-            block, sum(2 * (each is Verdict.PROVEN) + (each is Verdict.UNMET) for each in verdicts), wrong=wrong
-        )
+            self._unsettled.forget(block.block_hash)
+        elif block.settled:
+            self._unsettled.keep_briefly(block, BRIEFLY_S)
+        elif block.receipts_verdict is not Verdict.UNAVAILABLE or block.transactions_verdict is Verdict.UNAVAILABLE:
+            self._unsettled.keep(block)

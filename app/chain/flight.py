@@ -153,7 +153,7 @@ class Flights(Generic[K, V]):
         memo = self._memos.recall(key, now)
         if memo is not None and memo.final:
             self.memo_hits += 1
-            raise raised_once(memo.error, wait_s=memo.expires_at - now)
+            raise raised_once(memo.error, wait_s=memo.expires_at - now, spread=self._jitter())
         run = self._runs.get(key)
         stage = self._first_stage if run is None else run.handle.stage
         if cutoff is not None and cutoff <= now and stage is Stage.QUEUED:
@@ -303,7 +303,8 @@ class Flights(Generic[K, V]):
             if first:
                 self._hand_over(run, error)
         elif verdict is Verdict.PERMANENT:
-            self._memos.keep(run.key, error, now, self._permanent_memo_s)
+            memo_s = self._permanent_memo_s if handle.remember_s is None else handle.remember_s
+            self._memos.keep(run.key, error, now, memo_s)
         elif verdict is not Verdict.ANSWER:
             again = first and not stalled
             if not (again and self._hand_over(run, error)):
@@ -334,5 +335,5 @@ class Flights(Generic[K, V]):
     def _tell(self, run: _Run[K, V], error: ProofError) -> None:
         for lease in run.leases:
             if not lease.outcome.done():
-                lease.outcome.set_exception(raised_once(error))
+                lease.outcome.set_exception(raised_once(error, spread=self._jitter()))
         run.leases.clear()

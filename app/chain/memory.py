@@ -1,4 +1,4 @@
-"""How fills failed lately: what callers are told at once instead of making an upstream fail again."""
+"""How fills failed lately, or came to less than all: what callers get at once instead of making an upstream fail again."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import copy
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from cachetools import TTLCache
 
 from app.core.errors import ProofError
+
+if TYPE_CHECKING:
+    from app.chain.ports import Clock
+    from app.core.provable_block import ProvableBlock
 
 K = TypeVar("K", bound=Hashable)
 
@@ -62,12 +68,73 @@ class FailureMemory(Generic[K]):
             del self._failures[key]
 
 
-def raised_once(error: ProofError, *, wait_s: float = 0.0) -> ProofError:
+SPREAD_S = 2.0
+"""Over so many seconds those who failed together come back."""
+
+
+def raised_once(error: ProofError, *, wait_s: float = 0.0, spread: float = 0.0) -> ProofError:
     """A copy to be raised once. An instance raised by many callers would grow its traceback with each of them.
 
-    A retriable one asks its caller to wait for `wait_s` at least.
+    A retriable one asks its caller to wait for `wait_s` at least; `spread` in [0, 1) keeps callers from coming back in step.
     """
     copied = copy.copy(error)
-    if copied.retriable and wait_s > 0:
-        copied.retry_after_s = max(wait_s, copied.retry_after_s or 0.0)
+    known_s = max(wait_s, copied.retry_after_s or 0.0)
+    if copied.retriable and known_s > 0:
+        copied.retry_after_s = spread_out(known_s, spread)
     return copied
+
+
+def spread_out(wait_s: float, spread: float) -> float:
+    """A wait that is known, and a share of more."""
+    return wait_s + spread * SPREAD_S
+
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 2.0, 60.0
+
+MAX_BLOCKS = 32
+
+LONGEST_SILENCE_S = 600.0
+"""A block that failed no more for so long fails for the first time again."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    block: ProvableBlock
+    until: float
+    wait_s: float
+
+
+class Unsettled:
+    """Blocks that another answer of the nodes may complete, each remembered as long as its callers are asked to wait.
+
+    A block that stays incomplete is asked for ever more rarely: every time twice as long later, up to a minute.
+    """
+
+    def __init__(self, clock: Clock, jitter: Callable[[], float]) -> None:
+        self._clock = clock
+        self._jitter = jitter
+        self._kept: TTLCache[bytes, _Kept] = TTLCache(MAX_BLOCKS, LONGEST_SILENCE_S, timer=clock.now)
+
+    def recall(self, block_hash: bytes) -> ProvableBlock | None:
+        """The block, unless it is time to ask for it again."""
+        kept = self._kept.get(block_hash)
+        return None if kept is None or kept.until <= self._clock.now() else kept.block
+
+    def keep(self, block: ProvableBlock) -> None:
+        """Remembers a block that is incomplete: after the last time it was, for longer."""
+        before = self._kept.get(block.block_hash)
+        wait_s = FIRST_WAIT_S if before is None or not before.wait_s else min(2 * before.wait_s, LONGEST_WAIT_S)
+        self._keep(block, wait_s, wait_s)
+
+    def keep_briefly(self, block: ProvableBlock, for_s: float) -> None:
+        """Remembers a block for so long and no longer."""
+        self._keep(block, for_s, 0.0)
+
+    def forget(self, block_hash: bytes) -> None:
+        """The block is complete."""
+        self._kept.pop(block_hash, None)
+
+    def _keep(self, block: ProvableBlock, for_s: float, wait_s: float) -> None:
+        until = self._clock.now() + for_s
+        self._kept[block.block_hash] = _Kept(block, until, wait_s)
+        block.ask_again(lambda: spread_out(max(0.0, until - self._clock.now()), self._jitter()))

@@ -6,6 +6,8 @@ the doors' matter (`app/api/problems.py`); nothing here knows HTTP.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
+from enum import Enum
 from typing import ClassVar
 
 
@@ -26,18 +28,52 @@ class ContentInvalid(Exception):
         return f"{self.check}: {self.detail}"
 
 
+class Witnesses(Enum):
+    """How many upstreams a refusal about a block rests on."""
+
+    SEVERAL = "several"  # another upstream says the same
+    ONLY = "only"  # no other upstream could say anything about it
+    UNHEARD = "unheard"  # another upstream could, and did not
+
+
 class Doubtful(Exception):
     """What could be made of an upstream's data is not all that there should be: another upstream may have better.
 
-    Never shown to a client: when no upstream has better, `value` is what there is. Of several the one of the highest `worth`
-    counts. `wrong`: the data contradicts what the block's header commits to, and is not just incomplete.
+    Never shown to a client: when no upstream has better, `settled_by` yields what there is; an error in its place is raised. Of
+    several the one of the highest `worth` counts. `wrong`: the data contradicts what the block's header commits to, and is not
+    just incomplete. `claims`: what it refuses for good, each of which another upstream must bear out. `check`: the closed name
+    under which an upstream that was corrected is counted. `singly`: the receipts may be right if asked for one by one.
     """
 
-    def __init__(self, value: object, worth: int, *, wrong: bool = False) -> None:
+    def __init__(
+        self,
+        value: object,
+        worth: int,
+        *,
+        wrong: bool = False,
+        claims: frozenset[Hashable] = frozenset(),
+        settle: Callable[[Witnesses], object] | None = None,
+        refuted_by: Callable[[object], bool] | None = None,
+        check: str = "",
+        singly: bool = False,
+    ) -> None:
         super().__init__(worth, wrong)
         self.value = value
         self.worth = worth
         self.wrong = wrong
+        self.claims = claims
+        self.check = check
+        self.singly = singly
+        self._settle = settle
+        self._refuted_by = refuted_by
+
+    def settled_by(self, witnesses: Witnesses) -> object:
+        """What there is when it rests on so many."""
+        return self.value if self._settle is None else self._settle(witnesses)
+
+    def refuted_by(self, better: object) -> bool:
+        """Whether what another upstream gave shows that this is the upstream's fault."""
+        return self.wrong if self._refuted_by is None else self._refuted_by(better)
 
 
 class ProofError(Exception):

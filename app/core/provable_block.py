@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -194,6 +194,17 @@ class ProvableBlock(msgspec.Struct, frozen=True, array_like=True, dict=True):
             held += len(self.leaves.values) + len(self.leaves.value_ends) + len(self.leaves.tree.levels)
         return held + 2048
 
+    def unavailable(self, details: Mapping[str, str]) -> ProvableBlock:
+        """This block without the tries of these names, and why they are not known."""
+        changes: dict[str, object] = {}
+        for name, detail in details.items():
+            changes |= {name: None, f"{name}_verdict": Verdict.UNAVAILABLE, f"{name}_detail": detail}
+        return msgspec.structs.replace(self, **changes)
+
+    def ask_again(self, in_s: Callable[[], float]) -> None:
+        """In this process: after so many seconds the nodes are asked again for what this block lacks."""
+        self.__dict__["_ask_again_in_s"] = in_s
+
     def transaction_hash(self, index: int) -> bytes:
         """Requires 0 <= index < transaction_count."""
         return self.transaction_hashes[32 * index : 32 * index + 32]
@@ -268,7 +279,14 @@ class ProvableBlock(msgspec.Struct, frozen=True, array_like=True, dict=True):
     def _proven(self, packed: trie.PackedTrie | None, verdict: Verdict, detail: str, what: str) -> trie.PackedTrie:
         if verdict is Verdict.PROVEN and packed is not None:
             return packed
-        raise _refusal(verdict, detail, self.height, what)
+        raise self._refused(verdict, detail, what)
+
+    def _refused(self, verdict: Verdict, detail: str, what: str) -> ProofError:
+        refusal = _refusal(verdict, detail, self.height, what)
+        in_s: Callable[[], float] | None = self.__dict__.get("_ask_again_in_s")
+        if refusal.retriable and in_s is not None:
+            refusal.retry_after_s = in_s()
+        return refusal
 
     def _proven_leaves(self) -> PackedLeaves:
         if self.leaves_verdict is Verdict.PROVEN and self.leaves is not None:
@@ -278,10 +296,10 @@ class ProvableBlock(msgspec.Struct, frozen=True, array_like=True, dict=True):
             (self.receipts_verdict, self.receipts_detail, "receipts"),
         ):
             if verdict is not Verdict.PROVEN:
-                raise _refusal(verdict, detail, self.height, what)
+                raise self._refused(verdict, detail, what)
         if self.leaves_verdict is Verdict.UNAVAILABLE:
             raise Internal(f"block {self.height} was built without usc leaves")
-        raise _refusal(self.leaves_verdict, self.leaves_detail, self.height, "usc leaves")
+        raise self._refused(self.leaves_verdict, self.leaves_detail, "usc leaves")
 
     def _require_index(self, index: int, count: int) -> None:
         if count == 0:

@@ -149,6 +149,10 @@ class EvmNode:
         here = self.subscription
         return here is not None and here.watch.live(now) and self.standing.up and not self.state.astray
 
+    def note_invalid(self, check: str) -> None:
+        """What it sent failed a check, or another node corrected it."""
+        self.observer.on_content_invalid(check)
+
     def note_latest(self, block: BlockName, now: float) -> None:
         """It was asked for its newest block, and this is it."""
         self.state.note_head(block.height, now, block.timestamp)

@@ -10,7 +10,6 @@ import asyncio
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import TypeVar, cast
 
 from app.core.blocks import BlockBodies, BlockName, BlockRef, Position, Sighting
@@ -114,27 +113,50 @@ class Failover:
             if bodies.receipts_json is None and not turn.patient:
                 lacking.append(bodies)
                 raise Lacking(bodies)
-            return await accept(_as_known(trip, turn.node, bodies))
+            return await accept(bodies)
 
         try:
             return await trip.first(visit)
         except ProofError as error:
-            if lacking and not trip.doubtful and not isinstance(error, RequestTimeout):
+            late = isinstance(error, RequestTimeout)
+            if lacking and not trip.doubtful and not late:
                 await self._make_do(trip, lacking[0], accept)
             if not trip.doubtful:
                 raise
-        return cast("T", max(trip.doubtful, key=lambda each: each.worth).value)
+        if not late and (mended := await self._singly(trip, ref, accept)) is not None:
+            return mended
+        return cast("T", trip.settled())
 
     async def _make_do(self, trip: Trip, bodies: BlockBodies, accept: Callable[[BlockBodies], Awaitable[T]]) -> None:
         """No node had better than a block without its receipts: what can be made of it is doubtful at best."""
+        place = next((at for at, node in enumerate(self.nodes) if node.name == bodies.upstream), 0)
         try:
-            trip.doubtful.append(Doubtful(await accept(_as_known(trip, -1, bodies)), 0))
+            trip.doubtful[place] = Doubtful(await accept(bodies), 0)
         except Doubtful as doubtful:
-            trip.doubtful.append(doubtful)
+            trip.doubtful[place] = doubtful
         except ContentInvalid as invalid:
             if trip.worth_saying("invalid", bodies.upstream, invalid.check):
-                facts = next((node.facts for node in self.nodes if node.name == bodies.upstream), {})
-                logger.warning("upstream_block_invalid", extra={**facts, "detail": str(invalid)})
+                logger.warning("upstream_block_invalid", extra={**self.nodes[place].facts, "detail": str(invalid)})
+
+    async def _singly(self, trip: Trip, ref: BlockRef, accept: Callable[[BlockBodies], Awaitable[T]]) -> T | None:
+        """Receipts that were wrong in one list may be right one by one: asked for once, of each node that gave such a list."""
+        for place in [at for at, each in trip.doubtful.items() if each.singly]:
+            if not self.crew.budget.take(self.crew.patience.now()):
+                return None
+            turn = Turn(place, patient=True)
+            try:
+                with trip.limited(turn):
+                    bodies = await self.crew.reader(turn).bodies(ref, singly=True)
+                value = await accept(bodies)
+            except SETBACKS as setback:
+                if not isinstance(setback, Doubtful):
+                    continue
+                better = setback.worth > trip.doubtful[place].worth
+                trip.doubtful[place] = setback if better else trip.doubtful[place]
+                continue
+            trip.blame_others(place, value)
+            return value
+        return None
 
     async def name_of(self, height: int) -> BlockName | None:
         """As the port says. Raises `BlockNotOnSourceChain` for a height above the head."""
@@ -338,10 +360,3 @@ class Failover:
 def _complete(answer: BlockBodies | Setback) -> bool:
     """Whether it may win a race: no failure, no null, and no block without its receipts."""
     return isinstance(answer, BlockBodies) and answer.receipts_json is not None
-
-
-def _as_known(trip: Trip, node: int, bodies: BlockBodies) -> BlockBodies:
-    """That receipts are kept nowhere is known only when every node that may keep them came to its turn."""
-    if bodies.receipts_pruned and trip.unheard(node):
-        return replace(bodies, receipts_pruned=False)
-    return bodies

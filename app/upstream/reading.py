@@ -58,14 +58,15 @@ class NodeReader:
         """Whether nobody else is left to ask."""
         return self.attempts > 1
 
-    async def bodies(self, ref: BlockRef) -> BlockBodies:
-        """Block and receipts, the receipts by the hash of the block; None in their place where the node has none.
+    async def bodies(self, ref: BlockRef, *, singly: bool = False) -> BlockBodies:
+        """Block and receipts, the receipts by the hash of the block; None in their place where the node has none. `singly`: the
+        receipts one by one, since the list of them was wrong.
 
         Raises `Absent`, `ContentInvalid`, `CallFailed`.
         """
         if ref.height is not None:
-            return await self._by_height(ref.height)
-        return await self._by_hash(ref.block_hash or b"")
+            return await self._by_height(ref.height, singly=singly)
+        return await self._by_hash(ref.block_hash or b"", singly=singly)
 
     async def name_of(self, height: int) -> BlockName:
         """The block that the node has at `height`. Raises as `bodies`."""
@@ -129,7 +130,7 @@ class NodeReader:
 
     # --- bodies -----------------------------------------------------------------------------------------------------
 
-    async def _by_height(self, height: int) -> BlockBodies:
+    async def _by_height(self, height: int, *, singly: bool) -> BlockBodies:
         for _ in range(REPLACED_TRIES):
             block_json = await self._at_height(height, full=True)
             if block_json == NULL:
@@ -139,7 +140,9 @@ class NodeReader:
                 raise ContentInvalid("identity", f"asked for block {height}, got block {name.height}")
             self.node.state.note_block(height, self.patience.now())
             try:
-                receipts_json = await self._receipts(block_json, name, await self._whole(name.block_hash, height))
+                receipts_json = await self._receipts(
+                    block_json, name, await self._whole(name.block_hash, height, singly)
+                )
             except ReceiptsMissing as missing:
                 raw = await self._ask_or_null("eth_getBlockByNumber", [encode_quantity(height), False])
                 canonical = decode_block_name(raw)
@@ -150,9 +153,9 @@ class NodeReader:
             return BlockBodies(self.node.name, block_json, receipts_json)
         raise CallFailed(Fault.UNAVAILABLE, f"block {height} was replaced again and again while it was fetched")
 
-    async def _by_hash(self, block_hash: bytes) -> BlockBodies:
+    async def _by_hash(self, block_hash: bytes, *, singly: bool) -> BlockBodies:
         async with parted(2) as ended, asyncio.TaskGroup() as calls:
-            receipts = calls.create_task(self._whole(block_hash, None))
+            receipts = calls.create_task(self._whole(block_hash, None, singly))
             receipts.add_done_callback(lambda _: ended())
             block_json: bytes | CallFailed
             try:
@@ -182,8 +185,10 @@ class NodeReader:
             self.node.state.note_pruned(height)
         return BlockBodies(self.node.name, block_json, None, missing.reason, missing.pruned)
 
-    async def _whole(self, block_hash: bytes, height: int | None) -> bytes | Exception:
+    async def _whole(self, block_hash: bytes, height: int | None, singly: bool = False) -> bytes | Exception:
         """Beside another call in one task group, so every outcome is a value."""
+        if singly:
+            return AskEach()
         pauses_s = None if self.patient else ()
         try:
             return await whole_list(self.node, self._ask, self.patience, block_hash, height, pauses_s)

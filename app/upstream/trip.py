@@ -24,6 +24,7 @@ from app.core.errors import (
     RequestTimeout,
     RpcUnavailable,
     UpstreamBudgetExhausted,
+    Witnesses,
 )
 from app.core.journey import Journey, Outcome, Turn
 from app.core.purpose import again
@@ -114,7 +115,8 @@ class Trip:
         self._states = [node.observed(now) for node in crew.nodes]
         self.journey = Journey(self._states, height, work, crew.rules, now, deadline.get())
         self._setbacks: dict[int, Setback] = {}
-        self.doubtful: list[Doubtful] = []
+        self.doubtful: dict[int, Doubtful] = {}
+        """The last of each node, by its place."""
         self.at = Turn(0)
         """Whose turn it is. A race that the other node won makes it that node's."""
 
@@ -138,7 +140,7 @@ class Trip:
                 except SETBACKS as setback:
                     self.note(self.at, setback)
                     continue
-                self._blame_others(self.at.node)
+                self.blame_others(self.at.node, value)
                 return value
         finally:
             self._crew.routes.update(self.journey.kinds)
@@ -170,9 +172,9 @@ class Trip:
         self._setbacks[turn.node] = setback
         wait_s = None
         if isinstance(setback, ContentInvalid):
-            self._crew.nodes[turn.node].observer.on_content_invalid(setback.check)
+            self._crew.nodes[turn.node].note_invalid(setback.check)
         elif isinstance(setback, Doubtful):
-            self.doubtful.append(setback)
+            self.doubtful[turn.node] = setback
         elif isinstance(setback, CallFailed):
             wait_s = setback.retry_after_s
         self.journey.came_back(turn, _outcome_of(setback), self._crew.patience.now(), wait_s)
@@ -190,17 +192,21 @@ class Trip:
             return False
         return True
 
-    def _blame_others(self, good: int) -> None:
+    def blame_others(self, good: int, value: object) -> None:
         """Another node had what these gave badly: it is their fault, and no gap in what is known here of the chain."""
         for index, setback in self._setbacks.items():
-            wrong = isinstance(setback, ContentInvalid) or (isinstance(setback, Doubtful) and setback.wrong)
-            if wrong and index != good:
-                part = Part.BLOCK if self._work is Work.BODIES else Part.LIGHT
-                self._states[index].distrust(part, self._crew.patience.now())
-                name = self._states[index].name
-                if self.worth_saying("corrected", name, getattr(setback, "check", "")):
-                    facts = {**self._crew.nodes[index].facts, "detail": str(setback)}
-                    logger.warning("upstream_corrected_by_another", extra=facts)
+            refuted = isinstance(setback, Doubtful) and setback.refuted_by(value)
+            if index == good or not (refuted or isinstance(setback, ContentInvalid)):
+                continue
+            check = getattr(setback, "check", "")
+            if refuted and check:  # what failed a check was counted when it did
+                self._crew.nodes[index].note_invalid(check)
+            part = Part.BLOCK if self._work is Work.BODIES else Part.LIGHT
+            self._states[index].distrust(part, self._crew.patience.now())
+            if self.worth_saying("corrected", self._states[index].name, check):
+                detail = check if isinstance(setback, Doubtful) else str(setback)
+                facts = {**self._crew.nodes[index].facts, "check": check, "detail": detail}
+                logger.warning("upstream_corrected_by_another", extra=facts)
 
     def worth_saying(self, *what: str) -> bool:
         """Whether the log holds no line of this of the last minute."""
@@ -262,6 +268,32 @@ class Trip:
         message = f"the data of upstream {self._states[index].name} failed a check, {last}"
         return InconsistentSource(message, check=last.check)
 
+    def settled(self) -> object:
+        """The best of what is doubtful, as far as other nodes bear it out. Raises the `ProofError` that it is."""
+        index, best = max(self.doubtful.items(), key=lambda each: each[1].worth)
+        value = best.settled_by(self._witnesses_of(index, best))
+        self.blame_others(index, best.value)
+        if isinstance(value, ProofError):
+            raise value
+        return value
+
+    def _witnesses_of(self, index: int, refusal: Doubtful) -> Witnesses:
+        """Whether a second node says what one does, or could."""
+        others = {at: each for at, each in self.doubtful.items() if at != index}
+        if all(any(claim in each.claims for each in others.values()) for claim in refusal.claims):
+            return Witnesses.SEVERAL
+        height = self._height or 0
+        could_say = [
+            state
+            for at, state in enumerate(self._states)
+            if at != index
+            and state.barred_until is None
+            and not state.astray
+            and height >= state.pruned_below
+            and not _is_pruned(self._setbacks.get(at))
+        ]
+        return Witnesses.UNHEARD if could_say else Witnesses.ONLY
+
     def unheard(self, *asked: int) -> list[NodeState]:
         """Nodes that may have what the asked ones no longer keep: they rest, and did not come to their turn."""
         height = self._height or 0
@@ -290,6 +322,10 @@ class Trip:
         if all(each.fault is Fault.SPENT for each in failures.values()):
             return UpstreamBudgetExhausted(f"what is known already is still served; {said}", retry_after_s=min(known))
         return RpcUnavailable(said, retry_after_s=min(known) if len(known) == len(waits) else None)
+
+
+def _is_pruned(setback: Setback | None) -> bool:
+    return isinstance(setback, CallFailed) and setback.fault is Fault.PRUNED
 
 
 def _outcome_of(setback: Setback) -> Outcome:

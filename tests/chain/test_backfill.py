@@ -828,3 +828,21 @@ def test_a_chain_without_a_ledger_says_that_its_backfill_is_off() -> None:
 
 def listed(made: RecordedChain) -> Any:
     return made.chain.status()["backfill"]
+
+
+async def test_what_one_of_two_nodes_refuses_is_not_done() -> None:
+    made = Scene()
+    told = Told(made)
+    strange, broken = sepolia(LAST), sepolia(LAST)
+    strange["block"] |= {"futureRoot": "0x" + "11" * 32, "gasUsed": "0x1"}
+    broken["block"]["gasUsed"] = "0x1"
+    made.put(strange, bodies_of(broken, "other"))
+    await made.see(LAST, finalized=LAST)
+    await made.backfill.fill_range(LAST, LAST, told, pause=told.pause)
+    assert told.outcomes == {LAST: (Outcome.FAILED, "InconsistentSource")}
+    assert await made.ledger.done() == ()
+    made.put(strange, bodies_of(sepolia(LAST), "other"))
+    made.clock.move(60)
+    await made.backfill.fill_range(LAST, LAST, told, pause=told.pause)
+    assert told.outcomes == {LAST: (Outcome.FILLED, "")}
+    assert await made.ledger.done() == ((LAST, LAST),)

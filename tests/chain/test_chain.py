@@ -536,19 +536,20 @@ async def test_a_block_that_vanishes_between_position_and_fetch_is_looked_up_aga
 # --- what does not last ---------------------------------------------------------------------------------------------
 
 
-async def test_D1_unmet_receipts_are_refused_for_a_minute_without_a_refetch_and_transactions_proven() -> None:
+async def test_D1_unmet_receipts_are_refused_as_long_as_the_caller_is_asked_to_wait_and_transactions_proven() -> None:
     made = await scene(finalized=BUSY)
     made.put(with_unmet_receipts(sepolia(BUSY)))
-    for elapsed in (0, 59.9):
-        made.clock.move(elapsed)
+    for remembered_s in (2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0):
         found = await made.chain.transaction(BUSY_TXS[0])
+        made.calls()
+        made.clock.move(remembered_s - 0.01)
         assert keccak(found.block.transaction_proof(0).value) == BUSY_TXS[0]
-        with pytest.raises(InconsistentSource):
+        with pytest.raises(InconsistentSource) as refused:
             (await made.at(BUSY)).receipt_proof(0)
-    cost = made.calls()
-    assert (cost["fetch"], cost["build"]) == (1, 1)
+        assert refused.value.retry_after_s == pytest.approx(0.01 + 1.0)  # the rest of the wait, and half of the spread
+        assert made.calls() == {}
+        made.clock.move(0.02)
     made.put(sepolia(BUSY))
-    made.clock.move(0.2)
     assert (await made.at(BUSY)).receipt_proof(0).value
     assert made.calls() == {"fetch": 1, "build": 1}
     await made.at(BUSY)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from app.chain.filling import UNMET_MEMORY_S, UNSETTLED_BLOCKS
+from app.chain.filling import BRIEFLY_S
+from app.chain.memory import FIRST_WAIT_S, MAX_BLOCKS
 from app.core.blocks import BlockRef
 from app.core.budget import Priority
 from app.core.deadlines import Trail, deadline, trail
@@ -16,6 +17,7 @@ from app.core.errors import (
     BlockNotOnSourceChain,
     ChainOverloaded,
     InconsistentSource,
+    Internal,
     NotCommittedByHeader,
     ProofError,
     RequestTimeout,
@@ -224,7 +226,7 @@ async def test_B35_a_chain_that_no_node_proves_to_serve_is_not_built() -> None:
 # --- what lasts and what does not -----------------------------------------------------------------------------------
 
 
-async def test_unmet_receipts_are_remembered_for_a_minute() -> None:
+async def test_unmet_receipts_are_remembered_for_as_long_as_callers_are_asked_to_wait() -> None:
     made = served_with(with_unmet_receipts(sepolia(BUSY)))
     block = await made.chain.filling.block(AT)
     assert block.receipts_verdict is Verdict.UNMET
@@ -232,7 +234,7 @@ async def test_unmet_receipts_are_remembered_for_a_minute() -> None:
     with pytest.raises(InconsistentSource, match="receiptsRoot"):
         block.receipt_proof(0)
     assert made.chain.cache.entries == 0
-    made.clock.move(UNMET_MEMORY_S - 0.01)
+    made.clock.move(FIRST_WAIT_S - 0.01)
     assert made.chain.filling.held(BUSY_HASH) is block
     made.clock.move(0.02)
     assert made.chain.filling.held(BUSY_HASH) is None
@@ -251,13 +253,13 @@ async def test_a_proven_block_takes_the_place_of_the_one_with_unmet_receipts() -
 async def test_no_more_than_so_many_unmet_blocks_are_remembered() -> None:
     made = scene(BUSY, BUSY)
     hashes = []
-    for number in range(UNSETTLED_BLOCKS + 2):
+    for number in range(MAX_BLOCKS + 2):
         record = forged(with_unmet_receipts(sepolia(BUSY)), extraData=f"0x{number:04x}")
         made.put(record)
         hashes.append(hash_of(record))
         await made.chain.filling.block(BlockRef(block_hash=hashes[-1]))
     held = [made.chain.filling.held(block_hash) is not None for block_hash in hashes]
-    assert held.count(True) == UNSETTLED_BLOCKS
+    assert held.count(True) == MAX_BLOCKS
     assert held[-1]
 
 
@@ -276,10 +278,88 @@ async def test_transactions_that_meet_no_root_are_a_property_of_the_block() -> N
     record = forged(sepolia(BUSY), transactionsRoot="0x" + "77" * 32)
     made = scene()
     made.put(record)
+    await made.see(BUSY, finalized=BUSY)
     block = await made.chain.filling.block(AT)
     assert (block.transactions_verdict, block.receipts_verdict) == (Verdict.UNMET, Verdict.PROVEN)
     assert made.chain.cache.peek(hash_of(record)) is block
     assert made.metric("root_mismatch_total", chain="sepolia", upstream="fake", trie="transactions") == 1
+
+
+def _of_another_type() -> dict[str, Any]:
+    record = sepolia(BUSY)
+    record["block"]["transactions"][0] |= {"type": "0x7f"}
+    return record
+
+
+def _of_another_header() -> dict[str, Any]:
+    """A header with a field that is not known here, and that does not hash to its hash."""
+    record = sepolia(BUSY)
+    record["block"] |= {"futureRoot": "0x" + "11" * 32, "gasUsed": "0x1"}
+    return record
+
+
+async def test_near_the_head_what_the_only_node_refuses_is_remembered_for_a_moment() -> None:
+    made = served_with(_of_another_type())
+    block = await made.chain.filling.block(AT)
+    assert block.transactions_verdict is Verdict.UNSUPPORTED_TYPE
+    made.clock.move(BRIEFLY_S - 0.01)
+    assert made.chain.filling.held(BUSY_HASH) is block
+    assert made.chain.cache.entries == 0
+    made.put(sepolia(BUSY))
+    made.clock.move(0.02)
+    assert (await made.chain.filling.block(AT)).transactions_verdict is Verdict.PROVEN
+    assert made.chain.cache.entries == 1
+
+
+async def test_near_the_head_a_block_refused_as_a_whole_is_remembered_for_a_moment() -> None:
+    made = served_with(_of_another_header())
+    for moved_s in (0.0, BRIEFLY_S - 0.01):
+        made.clock.move(moved_s)
+        with pytest.raises(UnsupportedBlockFormat):
+            await made.chain.filling.block(AT)
+    assert made.calls() == {"fetch": 1, "build": 1}
+    made.put(sepolia(BUSY))
+    made.clock.move(0.02)
+    assert (await made.chain.filling.block(AT)).transactions_verdict is Verdict.PROVEN
+
+
+@pytest.mark.parametrize("final", [True, False])
+async def test_what_two_nodes_refuse_is_kept(final: bool) -> None:
+    made = scene()
+    made.upstream.add_block(
+        name_of(sepolia(BUSY)), bodies_of(_of_another_type()), bodies_of(_of_another_type(), "other")
+    )
+    if final:
+        await made.see(BUSY, finalized=BUSY)
+    block = await made.chain.filling.block(AT)
+    assert block.transactions_verdict is Verdict.UNSUPPORTED_TYPE
+    assert made.chain.cache.peek(BUSY_HASH) is block
+
+
+@pytest.mark.parametrize("final", [True, False])
+async def test_what_one_of_two_nodes_refuses_is_neither_kept_nor_refused_for_good(final: bool) -> None:
+    made = scene()
+    broken = sepolia(BUSY)
+    broken["block"]["gasUsed"] = "0x1"
+    made.upstream.add_block(name_of(sepolia(BUSY)), bodies_of(_of_another_type()), bodies_of(broken, "other"))
+    if final:
+        await made.see(BUSY, finalized=BUSY)
+    block = await made.chain.filling.block(AT)
+    with pytest.raises(InconsistentSource, match="no other could be asked"):
+        block.transaction_proof(0)
+    assert block.receipt_proof(0).value
+    assert made.chain.cache.entries == 0
+    made.put(sepolia(BUSY))
+    made.clock.move(FIRST_WAIT_S + 0.01)
+    assert (await made.chain.filling.block(AT)).transaction_proof(0).value
+
+
+async def test_a_build_that_crashes_on_one_node_is_tried_with_the_other() -> None:
+    made = scene()
+    made.put(sepolia(BUSY), bodies_of(sepolia(BUSY), "other"))
+    made.builder.fail("build", Internal("the block could not be built"))
+    assert (await made.chain.filling.block(AT)).transactions_verdict is Verdict.PROVEN
+    assert made.calls() == {"fetch": 1, "build": 2}
 
 
 async def test_B43_F12_an_empty_block_is_kept_like_any_other() -> None:

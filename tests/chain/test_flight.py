@@ -330,7 +330,7 @@ async def test_F3_B51_with_the_upstream_down_all_fail_after_two_fetches_and_it_i
     assert len({id(result) for result in results}) == 32, "an exception raised twice grows its traceback twice"
     with pytest.raises(errors.RpcUnavailable) as remembered:
         await source.get(flights)
-    assert remembered.value.retry_after_s == pytest.approx(0.25)
+    assert remembered.value.retry_after_s == pytest.approx(0.25 + 1.0)  # and half of the spread
     assert (source.fetches, flights.memo_hits) == (2, 1)
     clock.move(0.25)
     source.heal()
@@ -346,7 +346,20 @@ async def test_F3_the_memory_is_spread_by_half_in_both_directions(
     await outcomes(several(source, flights, 1))
     with pytest.raises(errors.RpcUnavailable) as remembered:
         await source.get(flights)
-    assert remembered.value.retry_after_s == pytest.approx(memo_s)
+    assert remembered.value.retry_after_s == pytest.approx(memo_s + 2.0 * chance)
+    clock.move(memo_s + 0.001)
+    source.heal()
+    assert await source.get(flights)
+
+
+async def test_A11_those_who_failed_together_do_not_come_back_in_step(clock: ManualClock, source: Source) -> None:
+    chances = iter(number / 100 for number in range(1000))
+    flights: Fly = Flights(clock, jitter=lambda: next(chances))
+    source.fail("fetch", errors.RpcUnavailable("down", retry_after_s=1.0), times=None)
+    results = await outcomes(several(source, flights, 32))
+    waits = sorted(result.retry_after_s for result in results if isinstance(result, errors.RpcUnavailable))
+    assert len(set(waits)) == len(waits) == 32
+    assert 1.0 <= waits[0] < waits[-1] <= 3.0
 
 
 async def test_F3_a_stall_counts_as_two_failures(flights: Fly, source: Source, clock: ManualClock) -> None:

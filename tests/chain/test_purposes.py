@@ -113,7 +113,7 @@ async def test_what_cannot_be_paid_for_is_refused_and_not_remembered_and_nobody_
     made.upstream.fail("fetch", SPENT)
     with pytest.raises(UpstreamBudgetExhausted) as caught:
         await made.at(BUSY)
-    assert caught.value.retry_after_s == 3600
+    assert caught.value.retry_after_s == 3600 + 1  # and half of the spread
     assert made.calls()["fetch"] == 1, "no second try: it would be refused as well"
     assert not made.chain.saturated
     assert made.metrics.fill_total.labels("sepolia", "request", "refused")._value.get() == 1

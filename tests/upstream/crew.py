@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from app.chain.filling import require_whole
+from app.chain.witnessing import LASTING_ERRORS, refused, require_whole
 from app.core.block_building import build
 from app.core.blocks import BlockBodies, BlockRef
 from app.core.provable_block import BuildRequest, ProvableBlock
@@ -58,7 +58,10 @@ class Crew:
             receipts_json=bodies.receipts_json,
             receipts_error=bodies.receipts_error,
         )
-        block = build(request)
+        try:
+            block = build(request)
+        except LASTING_ERRORS as error:
+            raise refused(error) from None
         require_whole(block)
         return block
 

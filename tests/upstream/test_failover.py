@@ -19,6 +19,7 @@ from app.core.errors import (
     BlockNotOnSourceChain,
     HistoryUnavailable,
     InconsistentSource,
+    ProofError,
     RequestTimeout,
     RpcUnavailable,
     TxNotMined,
@@ -443,15 +444,26 @@ async def test_B37_receipts_that_all_nodes_have_wrong_are_the_best_there_is_and_
 ) -> None:
     for node in busy_crew.nodes:
         node.always(RECEIPTS, changed(lambda receipts: receipts[3].update(status="0x0")))
+        node.always(TX_RECEIPT, changed(lambda receipt: receipt.update(status="0x0")))
     block = await busy_crew.fetch(BUSY)
     assert (block.transactions_verdict, block.receipts_verdict) == (Verdict.PROVEN, Verdict.UNMET)
-    assert busy_crew.judged == ["a", "b"]
+    assert busy_crew.judged == ["a", "b", "a", "b"]
     assert [busy_crew.listed(at)["trusted"] for at in (0, 1)] == [True, True]
+
+
+async def test_a_list_that_all_nodes_have_wrong_is_asked_for_receipt_by_receipt_once(busy_crew: Crew) -> None:
+    for node in busy_crew.nodes:
+        node.always(RECEIPTS, changed(lambda receipts: receipts[3].update(status="0x0")))
+    block = await busy_crew.fetch(BUSY)
+    assert (block.transactions_verdict, block.receipts_verdict) == (Verdict.PROVEN, Verdict.PROVEN)
+    assert busy_crew.judged == ["a", "b", "a"]
+    assert (busy_crew.hits(RECEIPTS), busy_crew.hits(TX_RECEIPT)) == ([1, 1], [93, 0])
 
 
 async def test_of_several_doubtful_blocks_the_best_one_counts(busy_crew: Crew) -> None:
     busy_crew.nodes[0].always(RECEIPTS, null())
     busy_crew.nodes[1].always(RECEIPTS, changed(lambda receipts: receipts[3].update(status="0x0")))
+    busy_crew.nodes[1].always(TX_RECEIPT, changed(lambda receipt: receipt.update(status="0x0")))
     assert (await busy_crew.fetch(BUSY)).receipts_verdict is Verdict.UNMET
 
 
@@ -478,14 +490,109 @@ async def test_row_19_D1_another_valid_block_than_the_one_asked_for_is_refused(c
     assert crew.counts[0].invalid == {"identity": 1}
 
 
-async def test_row_20_a_block_with_a_type_that_nobody_knows_is_not_asked_for_again(million: Record) -> None:
-    strange = copy.deepcopy(million)
-    strange["block"]["transactions"][0] |= {"type": "0x7f"}
-    async with open_crew(ScriptedNode.of_corpus(strange), ScriptedNode.of_corpus(million)) as crew:
+# --- two witnesses --------------------------------------------------------------------------------------------------
+
+
+def _other_type(record: Record) -> None:
+    record["block"]["transactions"][0] |= {"type": "0x7f"}
+
+
+def _unknown_field(record: Record) -> None:
+    record["block"] |= {"futureRoot": "0x" + "11" * 32, "gasUsed": "0x1"}
+
+
+def _one_missing(record: Record) -> None:
+    del record["block"]["transactions"][1], record["receipts"][1]
+
+
+def _one_too_many(record: Record) -> None:
+    record["block"]["transactions"].append(copy.deepcopy(record["block"]["transactions"][0]))
+    record["receipts"].append(copy.deepcopy(record["receipts"][0]))
+
+
+LIES = {
+    "type": (_other_type, "transactions_type"),
+    "header": (_unknown_field, "header_fields"),
+    "missing": (_one_missing, "transactions_root"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+async def test_D2_what_one_node_refuses_for_good_another_gives(million: Record, lie: str) -> None:
+    lying, check = copy.deepcopy(million), LIES[lie][1]
+    LIES[lie][0](lying)
+    async with open_crew(ScriptedNode.of_corpus(lying), ScriptedNode.of_corpus(million)) as crew:
         block = await crew.fetch(MILLION)
-        assert block.transactions_verdict is Verdict.UNSUPPORTED_TYPE
-        assert crew.asked[1] == 0
-        assert crew.listed(0)["trusted"] is True
+        assert (block.transactions_verdict, block.receipts_verdict) == (Verdict.PROVEN, Verdict.PROVEN)
+        assert crew.hits(BY_NUMBER) == [1, 1]
+        assert (crew.counts[0].invalid, crew.counts[1].invalid.total()) == ({check: 1}, 0)
+        assert [crew.listed(at)["trusted"] for at in (0, 1)] == [False, True]
+        await crew.fetch(MILLION)
+        assert crew.hits(BY_NUMBER) == [1, 2]
+
+
+@pytest.mark.parametrize("lie", LIES)
+async def test_what_two_nodes_refuse_is_refused_for_good_and_nobody_is_blamed(million: Record, lie: str) -> None:
+    strange = copy.deepcopy(million)
+    LIES[lie][0](strange)
+    async with open_crew(ScriptedNode.of_corpus(strange), ScriptedNode.of_corpus(strange)) as crew:
+        assert (
+            await refused_by(crew)
+            == {
+                "type": "UnsupportedTransactionType",
+                "header": "UnsupportedBlockFormat",
+                "missing": "UnsupportedBlockFormat",
+            }[lie]
+        )
+        assert crew.hits(BY_NUMBER)[1] == (2 if lie == "missing" else 1)  # its receipts are asked for once more, singly
+        assert [crew.listed(at)["trusted"] for at in (0, 1)] == [True, True]
+
+
+@pytest.mark.parametrize("lie", LIES)
+async def test_what_the_only_node_refuses_is_refused(million: Record, lie: str) -> None:
+    strange = copy.deepcopy(million)
+    LIES[lie][0](strange)
+    async with open_crew(ScriptedNode.of_corpus(strange)) as crew:
+        assert await refused_by(crew) != "InconsistentSource"
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize(
+    "trouble", [http(503), error(-32000, "internal"), null(), http(429, headers={"retry-after": "9"})]
+)
+async def test_what_one_node_refuses_while_the_other_cannot_be_asked_is_asked_again(
+    million: Record, lie: str, trouble: Behaviour
+) -> None:
+    strange = copy.deepcopy(million)
+    LIES[lie][0](strange)
+    async with open_crew(ScriptedNode.of_corpus(strange), ScriptedNode.of_corpus(million)) as crew:
+        for method in (BY_NUMBER, RECEIPTS):
+            crew.nodes[1].always(method, trouble)
+        assert await refused_by(crew) == "InconsistentSource"
+
+
+async def test_two_nodes_that_refuse_for_different_reasons_are_no_two_witnesses(million: Record) -> None:
+    nodes = []
+    for lie in ("type", "missing"):
+        nodes.append(copy.deepcopy(million))
+        LIES[lie][0](nodes[-1])
+    async with open_crew(*(ScriptedNode.of_corpus(each) for each in nodes)) as crew:
+        assert await refused_by(crew) == "InconsistentSource"
+
+
+async def test_a_node_that_keeps_no_block_that_old_is_no_witness_to_wait_for(million: Record) -> None:
+    strange = copy.deepcopy(million)
+    _other_type(strange)
+    async with open_crew(ScriptedNode.of_corpus(strange), ScriptedNode.of_corpus(million)) as crew:
+        crew.nodes[1].always(BY_NUMBER, error(4444, "pruned history unavailable"))
+        assert await refused_by(crew) == "UnsupportedTransactionType"
+
+
+async def refused_by(crew: Crew) -> str:
+    """The code with which the transactions of the block are refused."""
+    with pytest.raises(ProofError) as caught:
+        (await crew.fetch(MILLION)).transaction_proof(0)
+    return caught.value.code
 
 
 # --- D1-D3 ----------------------------------------------------------------------------------------------------------
