@@ -97,7 +97,7 @@ class Consumers:
         if not self._keys_required:
             return None
         if shown and (keys is None or not keys.known):
-            raise Overloaded("API keys cannot be checked for the moment; retry with back-off")
+            raise Overloaded("API keys cannot be checked for the moment; retry with back-off", reason="keys")
         visit.fields = _ASKS_FOR_A_KEY
         if shown:
             raise Unauthorized("this API key is not known, or counts no more")

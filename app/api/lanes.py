@@ -20,6 +20,7 @@ from app.core.errors import ChainOverloaded, ConsumerConcurrency, Overloaded, Pr
 from app.core.provable_block import ProvableBlock
 
 FULL = "too many proof requests in flight; retry with back-off"
+WARM_FULL = "too many requests for known answers are in flight; retry with back-off"
 HIS_SHARE = "too many of your requests are in flight: what room is left is for others; retry with back-off"
 
 _ASKS_NOBODY = frozenset({"/api/v1/proofs/verify"})
@@ -68,6 +69,8 @@ def refusal_of(shed: Shed) -> ProofError:
             return Overloaded(FULL)
         case Shed.CHAIN_OVERLOADED:
             return ChainOverloaded(FULL)
+        case Shed.WARM_LANE:
+            return Overloaded(WARM_FULL, reason=shed.value)
         case Shed.CONSUMER:
             return ConsumerConcurrency(HIS_SHARE)
 

@@ -7,6 +7,7 @@ import logging
 from app.api.lobby import Lobby
 from app.api.visit import Visit
 from app.core.errors import (
+    BodyTimeout,
     ChainOverloaded,
     ConsumerConcurrency,
     ConsumerRateLimited,
@@ -28,6 +29,7 @@ _REASONS: dict[type[ProofError], str] = {
     Overloaded: "overloaded",
     ChainOverloaded: "chain_overloaded",
     RequestTimeout: "timeout",
+    BodyTimeout: "body_timeout",
     Draining: "draining",
     ConsumerRateLimited: "consumer_rate",
     ConsumerConcurrency: "consumer_concurrency",
@@ -47,8 +49,10 @@ class Refusals:
         reason = _REASONS.get(type(refusal))
         if reason is None:
             return
-        if isinstance(refusal, ChainOverloaded):
-            reason = str(refusal.extra.get("reason", reason))  # of the fill queue: one of two
+        if isinstance(refusal, Overloaded | ChainOverloaded):
+            reason = str(
+                refusal.extra.get("reason", reason)
+            )  # what else than the cold lane is full, or cannot be asked
         house.metrics.admission_rejected_total.labels(reason).inc()
         visit.hushed = not self._logged(reason, visit, house.now()) and not isinstance(refusal, RequestTimeout)
 

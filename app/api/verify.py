@@ -129,7 +129,7 @@ async def _in_turn(request: Request, body: bytes) -> tuple[Diagnosis, Statement 
     Raises `Overloaded` where too many wait."""
     turns: _Turns = request.app.state.judging
     if turns.waiting >= MAX_WAITING:
-        raise Overloaded("too many large proofs are being verified; retry with back-off")
+        raise Overloaded("too many large proofs are being verified; retry with back-off", reason="verify_queue")
     turns.waiting += 1
     try:
         await turns.turn.acquire()

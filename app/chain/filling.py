@@ -14,6 +14,7 @@ from cachetools import LRUCache
 
 from app.core.blocks import BlockBodies, BlockRef
 from app.core.budget import Priority
+from app.core.cold_work import require_cold_place
 from app.core.deadlines import deadline, joined_another
 from app.core.errors import (
     ChainOverloaded,
@@ -102,6 +103,8 @@ class Filling:
 
     async def block(self, ref: BlockRef, priority: Priority = Priority.REQUEST) -> ProvableBlock:
         """The block of the fill in flight for `ref`, or of a new one. Whoever waits here may leave; the fill goes on."""
+        if priority is Priority.REQUEST:
+            require_cold_place()
         ends_at = deadline.get()
         was_final = ref.height is not None and self._is_final(ref.height)
         if ref in self.flights:

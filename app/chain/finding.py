@@ -17,6 +17,7 @@ from cachetools import TTLCache
 
 from app.core.blocks import BlockRef, Noted, Position
 from app.core.budget import Priority
+from app.core.cold_work import require_cold_place
 from app.core.deadlines import deadline, require_useful
 from app.core.errors import (
     BlockNotOnSourceChain,
@@ -202,6 +203,7 @@ class Finding:
         height: int | None = self._told.get(block_hash)
         if height is not None:
             return height
+        require_cold_place()
         if block_hash not in self._heights:
             self._require_useful()
         height = await self._heights.get(
@@ -215,6 +217,7 @@ class Finding:
 
     async def _asked_position(self, tx_hash: bytes, *, kept_will_do: bool) -> Position | None:
         """Where the ledger, or else a node, says that the transaction is: asked once for all who want to know meanwhile."""
+        require_cold_place()
         asked = (tx_hash, kept_will_do)
         if asked not in self._positions:
             self._require_useful()

@@ -35,12 +35,13 @@ class Shed(enum.StrEnum):
     OVERLOADED = "overloaded"
     CHAIN_OVERLOADED = "chain_overloaded"
     CONSUMER = "consumer_concurrency"
+    WARM_LANE = "warm_lane"
 
 
 class Place:
     """What one request holds. Only the door changes it. `cold` counts its places in the cold lane, `warm` those in the warm."""
 
-    __slots__ = ("chain_key", "cold", "consumer", "lane", "warm")
+    __slots__ = ("chain_key", "cold", "consumer", "lane", "left", "warm")
 
     def __init__(self, lane: Lane, chain_key: int | None, consumer: str | None = None) -> None:
         self.lane = lane
@@ -48,6 +49,7 @@ class Place:
         self.consumer = consumer
         self.cold = 0
         self.warm = 0
+        self.left = False
 
     def __repr__(self) -> str:
         return f"<Place {self.lane} chain={self.chain_key} cold={self.cold} warm={self.warm}>"
@@ -77,7 +79,7 @@ class Door:
             shed = self.add(place, 1, now)
             return place if shed is None else shed
         if not self.warm.has_room():
-            return Shed.OVERLOADED  # known answers pile up: says nothing of work that is stuck, and opens no window
+            return Shed.WARM_LANE  # known answers pile up: says nothing of work that is stuck, and opens no window
         self.warm.enter()
         place.warm = 1
         return place
@@ -109,6 +111,7 @@ class Door:
         """Gives back whatever the request holds; the second time nothing. `served`: it got an answer, not a refusal."""
         cold, warm = place.cold, place.warm
         place.cold = place.warm = 0
+        place.left = True
         if cold:
             gates = self._gates(place)
             for gate in gates:

@@ -341,6 +341,13 @@ class RequestTimeout(ProofError):
     retriable = True
 
 
+class BodyTimeout(ProofError):
+    """The request's body did not come in time."""
+
+    code = "BodyTimeout"
+    retriable = True
+
+
 class Draining(ProofError):
     """This process is shutting down."""
 

@@ -17,6 +17,13 @@ REJECT_REASONS = (
     "upstream_budget",
     "draining",
     "timeout",
+    "body_timeout",
+    "bodies",
+    "warm_lane",
+    "verify_queue",
+    "keys",
+    "builder_lost",
+    "builder_hung",
 )
 # What became of a proof request: `served`, `cancelled` (the client left) or the code that the client saw.
 OUTCOMES = (
@@ -58,6 +65,7 @@ OUTCOMES = (
     "Overloaded",
     "ChainOverloaded",
     "RequestTimeout",
+    "BodyTimeout",
     "Draining",
     "ConsumerRateLimited",
     "ConsumerConcurrency",

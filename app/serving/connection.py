@@ -34,6 +34,9 @@ PIPELINE_MAX = 32
 HEAD_WITHIN_S = 20.0
 """From the first byte of a request to the end of its headers."""
 
+REST_WITHIN_S = 20.0
+"""From an answer to the end of the request that it is for: a refusal may leave before the whole body came."""
+
 SILENT_FOR_S = 75.0
 """A connection that never sent a byte; proxies open some in advance."""
 
@@ -70,6 +73,7 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0
         self._message_bytes = 0
         self._head_done = False
+        self._message_done = True
         self._without_host = False
         self._too_many_fields = False
         self._head_without_offer: bytes | None = None
@@ -125,7 +129,7 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._head_bytes, self._head_done = 0, False
+        self._head_bytes, self._head_done, self._message_done = 0, False, False
         self._wait(HEAD_WITHIN_S)
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -149,9 +153,17 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         if self._head_without_offer is not None:
             return
+        self._message_done = True
+        if self.cycle.response_complete:
+            self._stop_waiting()
         # What came behind it in the same read belongs to the next request, which may be as large.
         self._message_bytes = 0
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self._message_done and self.cycle.response_complete and not self.transport.is_closing():
+            self._wait(REST_WITHIN_S)
 
     def send_400_response(self, msg: str) -> None:
         """For what is no HTTP, and for what a callback refused: the one error body, as everywhere."""

@@ -484,7 +484,7 @@ async def test_A7_a_batch_whose_body_never_comes_holds_no_cold_place() -> None:
     async with asked_of(batches(asyncio.Event()), await seen(), timeout_s=30) as doors:
         batch = doors.ask("/api/v1/proof-batch/7", "POST", body=None)
         await settle()
-        assert doors.in_flight == (1, 0, 1)
+        assert doors.in_flight == (1, 0, 0)
         await doors.clock.advance(30)
         await batch
         assert (batch.status, batch.code) == (504, "RequestTimeout")

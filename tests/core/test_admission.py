@@ -67,7 +67,7 @@ def test_cold_load_takes_nothing_from_the_warm_lane_and_warm_load_opens_no_windo
     at = door(process=1, chain=1, warm=2)
     entered(at)
     warm = [entered(at, X, Lane.WARM) for _ in range(2)]
-    assert at.enter(Lane.WARM, X, 0.0) is Shed.OVERLOADED
+    assert at.enter(Lane.WARM, X, 0.0) is Shed.WARM_LANE
     assert not any(gate.window.is_open(0.0) for gate in (at.process, at.chains[X], at.warm))
     for place in warm:
         at.leave(place, 0.0)

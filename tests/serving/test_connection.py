@@ -276,3 +276,33 @@ async def test_header_fields_are_counted(port: int) -> None:
     assert answer.startswith(b"HTTP/1.1 200")
     answer = await exchange(port, b"GET / HTTP/1.1\r\nhost: a\r\n" + b"x:\r\n" * 254 + ends)
     assert code_of(answer) == "PayloadTooLarge"
+
+
+async def test_a_body_that_does_not_come_after_its_answer_ends_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def hasty(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"no"})
+
+    monkeypatch.setattr(connection, "REST_WITHIN_S", 0.1)
+    config = uvicorn.Config(hasty, log_config=None, lifespan="off", ws="none", http=Bounded, timeout_keep_alive=3600)
+    config.load()
+    state = ServerState()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: Bounded(config=config, server_state=state, app_state={}), "127.0.0.1", 0
+    )
+    port = server.sockets[0].getsockname()[1]
+    answer = await exchange(port, b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nab")
+    assert answer.startswith(b"HTTP/1.1 401")
+    assert not state.connections
+    # One whose body comes is kept.
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nab")
+    await reader.readuntil(b"\r\n\r\nno")
+    writer.write(b"cde")
+    await asyncio.sleep(0.3)
+    writer.write(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+    assert (await reader.read(-1)).startswith(b"HTTP/1.1 401")
+    writer.close()
+    server.close()
