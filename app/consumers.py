@@ -56,7 +56,7 @@ async def open_consumers(
     if database.is_sqlite:
         yield _parts(chosen, chosen.pepper, database, metrics, clock)
         return
-    async with open_database(settings.database_url, LIMITS) as ours:
+    async with open_database(settings.database_url, LIMITS, database.outage) as ours:
         ours.ready = database.ready
         parts = _parts(chosen, chosen.pepper, ours, metrics, clock)
         awaiting = () if ours.ready else (("consumer-database", lambda: _await_database(ours)),)

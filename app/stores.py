@@ -101,7 +101,7 @@ async def _ready_soon(database: Database) -> None:
         async with asyncio.timeout(START_LIMIT_S):
             await make_ready(database)
     except (StoreUnavailable, TimeoutError):
-        log.warning("database_awaited", extra={"database": database.name})
+        database.note_gone("not ready in time")
 
 
 def _is_shared(settings: Settings) -> bool:

@@ -86,6 +86,6 @@ def _tell(loop: Loop, fault: BaseException | None) -> None:
         elif _is_outage(fault):
             log.debug("background_task_without_its_store", extra=facts)  # the database says that it is gone
         else:
-            log.error("background_task_died", extra=facts)
+            log.error("background_task_died", extra=facts, exc_info=fault)
     except Exception:  # noqa: BLE001 - a log that cannot be written must not end what restarts the loops
         return

@@ -67,11 +67,32 @@ class _Impatient(asyncpg.Connection):  # type: ignore[misc]  # asyncpg ships no 
         await super().close(timeout=0.25 if timeout is None else min(timeout, 0.25))
 
 
+class Outage:
+    """What is said of one server to which several pools of connections lead: once that it is gone, and once that it is back."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._without: set[object] = set()
+
+    def begins(self, pool: object, why: str) -> None:
+        """A pool finds that the server does not do what is asked of it."""
+        if not self._without:
+            log.warning("database_unavailable", extra={"database": self._name, "error": why})
+        self._without.add(pool)
+
+    def ends(self, pool: object) -> None:
+        """A pool is served again."""
+        if pool in self._without:
+            self._without.remove(pool)
+            if not self._without:
+                log.info("database_back", extra={"database": self._name})
+
+
 class Database:
     """Made by `open_database`, which closes it. `ready` is set by whoever made sure that the tables are those of this version;
     until then nothing is read or written."""
 
-    def __init__(self, url: URL, limits: Limits, name: str) -> None:
+    def __init__(self, url: URL, limits: Limits, name: str, outage: Outage | None = None) -> None:
         self._url = url
         self.name = name
         """The URL without its password: fit for a log line."""
@@ -81,6 +102,7 @@ class Database:
         self.is_sqlite = self.dialect == "sqlite"
         self.ready = False
         self.up = True
+        self.outage = outage or Outage(name)
         self._engine = _engine(url, limits, limits.lock_s)
         self._writer = asyncio.Lock()  # of SQLite: who waits here, in turn, does not poll for the lock of the file
 
@@ -173,20 +195,21 @@ class Database:
             raise
         except (DBAPIError, NoConnectionFree, OSError, TimeoutError) as error:
             if not somebody_was_in_the_way(error):
-                self._fell(error)
+                self.note_gone(one_line(error))
             if is_read_only(error):  # it has a successor, under the same name
                 await self._engine.dispose()
             if opening and (why := refusal(error)):
                 raise DatabaseRefused(f"the database {self.name} refuses: {why}") from error
             raise StoreUnavailable(one_line(error)) from error
         if not self.up:
-            log.info("database_back", extra={"database": self.name})
-        self.up = True
+            self.up = True
+            self.outage.ends(self)
 
-    def _fell(self, error: BaseException) -> None:
+    def note_gone(self, why: str) -> None:
+        """It does not do what is asked of it: said once, until it is back."""
         if self.up:
-            log.warning("database_unavailable", extra={"database": self.name, "error": one_line(error)})
-        self.up = False
+            self.up = False
+            self.outage.begins(self, why)
 
 
 _MIGRATION_LOCK = int.from_bytes(b"copath")
@@ -194,8 +217,12 @@ _MIGRATION_LOCK = int.from_bytes(b"copath")
 
 
 @asynccontextmanager
-async def open_database(url: str, limits: Limits | None = None) -> AsyncIterator[Database]:
-    """The database of that URL. Nothing is connected to yet. Raises `DatabaseRefused` when the URL names none."""
+async def open_database(
+    url: str, limits: Limits | None = None, outage: Outage | None = None
+) -> AsyncIterator[Database]:
+    """The database of that URL. Nothing is connected to yet. `outage`: of another pool that leads to the same one.
+
+    Raises `DatabaseRefused` when the URL names none."""
     try:
         parsed = make_url(url)
         in_memory = parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:")
@@ -203,7 +230,7 @@ async def open_database(url: str, limits: Limits | None = None) -> AsyncIterator
         limits = limits or Limits()
         if in_memory:  # its locks keep readers and the writer from each other, as those of WAL do not: they take turns
             limits = replace(limits, connections=1, overflow=0)
-        database = Database(placed, limits, parsed.render_as_string(hide_password=True))
+        database = Database(placed, limits, parsed.render_as_string(hide_password=True), outage)
     except (SQLAlchemyError, ValueError, ImportError) as error:
         raise DatabaseRefused(f"database_url: {one_line(error)}") from None
     async with AsyncExitStack() as held:

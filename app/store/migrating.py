@@ -86,7 +86,7 @@ async def until_ready(
             if waited_s > within_s:
                 raise
             waiting = {"database": database.name, "error": str(error), "next_s": round(pause_s, 1)}
-            log.warning("database_awaited", extra=waiting)
+            log.debug("database_awaited", extra=waiting)  # that it is gone has its line
         await pause(pause_s)
     raise AssertionError("attempts do not run out")
 
@@ -94,11 +94,14 @@ async def until_ready(
 async def ready_at_last(database: Database, *, pause: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
     """Returns when the database is ready, for a server that has begun without it: one that refuses is tried again as well, since
     somebody may put that right meanwhile."""
+    said = ""
     while True:
         try:
             await until_ready(database, pause=pause)
         except DatabaseRefused as refused:
-            log.error("database_refused", extra={"detail": str(refused)})
+            if str(refused) != said:
+                said = str(refused)
+                log.error("database_refused", extra={"detail": said})
             await pause(REFUSED_AGAIN_S)
         else:
             return

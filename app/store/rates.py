@@ -249,7 +249,7 @@ class Rates:
         if now - sent_at >= self._budget_s:
             return  # too late to prove anything
         if self.reliance.broken:
-            log.info("consumer_rates_shared_again")
+            log.debug("consumer_rates_shared_again")
         self.reliance.answered(sent_at)
 
     def _failed(self, op: str) -> None:
@@ -260,7 +260,7 @@ class Rates:
 
     def _tell_broken(self, was_broken: bool) -> None:
         if self.reliance.broken and not was_broken:
-            log.warning("consumer_rates_decided_alone", extra={"replicas": self._replicas})
+            log.debug("consumer_rates_decided_alone", extra={"replicas": self._replicas})
 
     def _count(self, decision: Decision) -> None:
         outcome = "allowed" if decision.allowed else "denied"

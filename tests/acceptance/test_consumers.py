@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -182,4 +184,57 @@ async def test_acceptance_e_whatever_becomes_of_the_database_proofs_are_served(
             assert asking.slowest_s < 1.0, "nobody waits for a database"
         finally:
             await asyncio.to_thread(lambda: [*site])
+    await postgres_server.drop(name)
+
+
+async def test_a_database_that_is_gone_has_one_line_and_one_when_it_is_back(postgres_server: PostgresServer) -> None:
+    """Ledgers of two chains, leases, rates, keys and spendings all ask it."""
+    name = await postgres_server.create()
+    mainnet = chain(2, "mainnet-early", 1, "demo://mainnet-early")
+    consumers = {"pepper": PEPPER, "rate": {"enabled": True, "per_second": 1000, "burst": 10_000}}
+    async with Line(f"{postgres_server.socket_folder}/.s.PGSQL.5432") as line:
+        url = postgres_server.url(name, host="127.0.0.1", port=line.port, query={})
+
+        def started() -> Iterator[Copath]:
+            with running_copath(SEPOLIA, mainnet, database_url=url, consumers=consumers) as copath:
+                yield copath
+
+        site = started()
+        copath = await asyncio.to_thread(next, site)
+
+        def said() -> list[str]:
+            lines = [json.loads(each) for each in copath.log.read_text().splitlines() if each.startswith("{")]
+            quiet = ("request", "listening", "config_resolved", "database_migrated", "consumer_keys_read")
+            return [
+                f"{each['event']} {each.get('error', '')} {each['timestamp']}"
+                for each in lines
+                if each["event"] not in quiet
+            ]
+
+        def keys_in_vain() -> float:
+            return copath.metric("copath_ratelimit_backend_errors_total", op="keys")
+
+        def ledgers_up() -> list[float]:
+            return [copath.metric("copath_ledger_up", chain=each) for each in ("sepolia", "mainnet-early")]
+
+        def everybody_met_it(before: float) -> bool:
+            copath.get(PATHS[0])
+            return ledgers_up() == [0, 0] and keys_in_vain() >= before + 5
+
+        def is_back(times: int) -> bool:
+            return ledgers_up() == [1, 1] and "database_back" in "".join(said()[-1:]) and len(said()) >= times
+
+        try:
+            await asyncio.to_thread(until, lambda: copath.get(PATHS[0]).status == 200, "it serves")
+            before = len(said())
+            for nth in (1, 2):
+                failed = await asyncio.to_thread(keys_in_vain)
+                await line.cut()
+                await asyncio.to_thread(until, partial(everybody_met_it, failed), "everybody met the loss")
+                await line.restore()
+                await asyncio.to_thread(until, partial(is_back, before + 2 * nth), "it is back")
+            told = said()[before:]
+            assert [each.split()[0] for each in told] == ["database_unavailable", "database_back"] * 2, "\n".join(told)
+        finally:
+            await asyncio.to_thread(next, site, None)
     await postgres_server.drop(name)

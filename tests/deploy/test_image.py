@@ -99,7 +99,7 @@ def test_the_first_process_of_a_container_ends_when_it_is_told_to(tmp_path: Path
             stderr=subprocess.STDOUT,
         )
     try:
-        until(lambda: "database_awaited" in (tmp_path / "log").read_text(), "that it waits")
+        until(lambda: "database_unavailable" in (tmp_path / "log").read_text(), "that it waits")
         process.terminate()
         assert process.wait(timeout=60) == 128 + signal.SIGTERM, "ended by the signal itself it would be -15"
     finally:
