@@ -76,8 +76,9 @@ def create_app(
     )
     second_opinion.remember(routes)
     batches.add_routes(routes, settings.max_batch_size, settings.max_batch_span)
-    for door in (usc, native, verify, chains, health, docs):
+    for door in (usc, native, verify, chains, health):
         door.add_routes(routes)
+    docs.add_routes(routes, keys_required=settings.consumers.api_keys_required)
     table = RouteTable(routes.routes)
     # The guard among the routes lets the metrics see the status of a fault; the outer one is for the layers before it.
     guarded = Guard(Bypass(HttpMetrics(routes), direct=routes))

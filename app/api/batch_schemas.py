@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pydantic.alias_generators import to_camel
 
 from app.api.batch_questions import MAX_INDEXES, MAX_PROOF_QUERIES, MAX_SPLIT, MAX_TX_HASHES
-from app.api.schemas import U64, ContinuityProofBody, Decimal, Hash, Hex, MerkleProof
+from app.api.schemas import TX_HASH_SCHEMA, U64, ContinuityProofBody, Hash, Hex, MerkleProof
 
 
 class _CamelBody(BaseModel):
     """Field names in camelCase on the wire."""
 
     model_config = ConfigDict(extra="allow", alias_generator=to_camel)
+
+
+_NUMBER_AS_NAME: dict[str, JsonValue] = {"type": "string", "pattern": "^(0|[1-9][0-9]*)$"}
 
 
 class UscBatchItem(_CamelBody):
@@ -33,9 +36,10 @@ class UscBatch(_CamelBody):
     to_header: U64
     continuity_proof: ContinuityProofBody
     merkle_proofs: Annotated[
-        dict[Decimal, dict[Decimal, UscBatchItem]],
+        dict[str, dict[str, UscBatchItem]],
         Field(
-            description="By height, then by transaction index, both ascending. A height asked for without indexes is not in it."
+            description="By height, then by transaction index, both ascending. A height asked for without indexes is not in it.",
+            json_schema_extra={"propertyNames": _NUMBER_AS_NAME},
         ),
     ]
     cached: Annotated[bool, Field(description="Always false.")]
@@ -56,7 +60,12 @@ class UscSplitBatch(_CamelBody):
     batches: list[UscBatch]
 
 
-ANSWER: dict[str, Any] = {"model": UscBatch | UscSplitBatch, "description": "All of the proofs that were asked for"}
+class ProofQuery(_CamelBody):
+    """Transactions of one block, by index. Without indexes, the roots from its height on alone."""
+
+    header_number: U64
+    tx_indexes: Annotated[list[U64], Field(max_length=MAX_INDEXES)] = []
+
 
 SPLIT: dict[str, Any] = {
     "name": "split",
@@ -69,32 +78,11 @@ SPLIT: dict[str, Any] = {
     "schema": {"type": "integer", "minimum": 1, "maximum": MAX_SPLIT},
 }
 
-_U64: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": 2**64 - 1}
 
-
-def _body(items: dict[str, Any], most: int, example: list[Any]) -> dict[str, Any]:
+def _body(items: dict[str, Any], most: int) -> dict[str, Any]:
     schema = {"type": "array", "minItems": 1, "maxItems": most, "items": items}
-    return {"required": True, "content": {"application/json": {"schema": schema, "example": example}}}
+    return {"required": True, "content": {"application/json": {"schema": schema}}}
 
 
-BY_POSITION = _body(
-    {
-        "type": "object",
-        "required": ["headerNumber"],
-        "properties": {
-            "headerNumber": _U64,
-            "txIndexes": {"type": "array", "maxItems": MAX_INDEXES, "default": [], "items": _U64},
-        },
-    },
-    MAX_PROOF_QUERIES,
-    [{"headerNumber": 1000004, "txIndexes": [0, 1]}, {"headerNumber": 1000007}],
-)
-BY_TRANSACTION = _body(
-    {
-        "type": "string",
-        "pattern": "^(0[xX])*[0-9a-fA-F]{64}$",
-        "description": "Transaction hash, any case, 0x optional.",
-    },
-    MAX_TX_HASHES,
-    ["0x" + "ab" * 32],
-)
+BY_POSITION = _body({"$ref": "#/components/schemas/ProofQuery"}, MAX_PROOF_QUERIES)
+BY_TRANSACTION = _body({**TX_HASH_SCHEMA, "description": "Transaction hash, any case, 0x optional."}, MAX_TX_HASHES)

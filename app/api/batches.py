@@ -41,10 +41,17 @@ class BatchLimits:
 def add_routes(app: FastAPI, max_batch_size: int, max_batch_span: int) -> None:
     """Registers the batch routes. Both limits are at least 1."""
     app.state.batch_limits = BatchLimits(max_batch_size, max_batch_span)
-    for path, route, summary, body in (
-        ("proof-batch", batch_by_position, "usc proofs of transactions by height and index", batch_schemas.BY_POSITION),
+    for path, operation, route, summary, body in (
+        (
+            "proof-batch",
+            "getUscBatch",
+            batch_by_position,
+            "usc proofs of transactions by height and index",
+            batch_schemas.BY_POSITION,
+        ),
         (
             "proof-batch-by-tx",
+            "getUscBatchByTransaction",
             batch_by_transaction,
             "usc proofs of transactions by their hashes",
             batch_schemas.BY_TRANSACTION,
@@ -52,9 +59,10 @@ def add_routes(app: FastAPI, max_batch_size: int, max_batch_span: int) -> None:
     ):
         app.post(
             f"/api/v1/{path}/{{chain_key}}",
+            operation_id=operation,
             summary=summary,
             tags=["usc"],
-            responses={200: batch_schemas.ANSWER},
+            responses={200: {"model": batch_schemas.UscBatch | batch_schemas.UscSplitBatch}},
             response_class=Response,
             openapi_extra={"parameters": [batch_schemas.SPLIT], "requestBody": body},
         )(route)

@@ -15,6 +15,7 @@ def add_routes(app: FastAPI) -> None:
     """Registers the chain listing."""
     app.get(
         "/api/v1/chains",
+        operation_id="listChains",
         summary="Every configured chain",
         tags=["chains"],
         responses={200: {"model": ChainList}},
@@ -22,6 +23,7 @@ def add_routes(app: FastAPI) -> None:
     )(chains)
     app.get(
         "/api/v1/chains/{chain}",
+        operation_id="getChain",
         summary="One chain: heights, kinds of proofs, upstreams by name",
         tags=["chains"],
         responses={200: {"model": ChainStatus}},

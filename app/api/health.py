@@ -26,14 +26,22 @@ _TURN_S = 0.002
 
 def add_routes(app: FastAPI) -> None:
     """Registers probes, health and metrics."""
-    for path, route, summary, body, codes in (
-        ("/livez", livez, "Liveness of this process", Alive, (200, 503)),
-        ("/readyz", readyz, "Whether this replica can serve", Readiness, (200, 503)),
-        ("/health", health, "Whether to send requests here", Health, (200, 503)),
-        ("/api/v1/health", compat_health, "Health in the reference server's shape; always 200", CompatHealth, (200,)),
+    for path, operation, route, summary, body, codes in (
+        ("/livez", "getLiveness", livez, "Liveness of this process", Alive, (200, 503)),
+        ("/readyz", "getReadiness", readyz, "Whether this replica can serve", Readiness, (200, 503)),
+        ("/health", "getHealth", health, "Whether to send requests here", Health, (200, 503)),
+        (
+            "/api/v1/health",
+            "getCompatHealth",
+            compat_health,
+            "Health in the reference server's shape; always 200",
+            CompatHealth,
+            (200,),
+        ),
     ):
         app.get(
             path,
+            operation_id=operation,
             summary=summary,
             tags=["health"],
             responses={code: {"model": body} for code in codes},
@@ -42,6 +50,7 @@ def add_routes(app: FastAPI) -> None:
     exposition = {"schema": {"type": "string"}}
     app.get(
         "/metrics",
+        operation_id="getMetrics",
         summary="Prometheus or OpenMetrics exposition",
         tags=["health"],
         responses={200: {"content": {"text/plain": exposition, "application/openmetrics-text": exposition}}},

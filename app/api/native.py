@@ -32,11 +32,17 @@ def _query(name: str, description: str, schema: dict[str, object]) -> dict[str, 
 
 # For the documentation only: values are read from the query string by `Wishes`, so that every refusal has our shape.
 _LEVEL = _query(
-    "finality", "Least finality.", {"enum": [level.value for level in Level], "default": Level.LATEST.value}
+    "finality",
+    "Least finality.",
+    {"type": "string", "enum": [level.value for level in Level], "default": Level.LATEST.value},
 )
-_ENCODING = _query("encoding", "Extra encodings, repeatable.", {"type": "array", "items": {"enum": list(ENCODINGS)}})
+_ENCODING = _query(
+    "encoding", "Extra encodings, repeatable.", {"type": "array", "items": {"type": "string", "enum": list(ENCODINGS)}}
+)
 _VERSION = _query("e", "Encoder version; part of an immutable URL.", {"type": "string"})
-_INDEX = _query("index", "What log_index counts in.", {"enum": ["receipt", "block"], "default": "receipt"})
+_INDEX = _query(
+    "index", "What log_index counts in.", {"type": "string", "enum": ["receipt", "block"], "default": "receipt"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +76,35 @@ class Wishes:
 def add_routes(app: FastAPI) -> None:
     """Registers the native GET routes."""
     common = [_LEVEL, _ENCODING, _VERSION]
-    for path, route, summary, queries in (
-        ("transactions/{tx_hash}", transaction_by_hash, "Transaction proof by transaction hash", common),
-        ("receipts/{tx_hash}", receipt_by_hash, "Receipt proof by transaction hash", common),
-        ("logs/{tx_hash}/{log_index}", log_by_hash, "Log proof by transaction hash and log index", [_INDEX, *common]),
-        ("blocks/{block}/transactions/{i}", transaction_at, "Transaction proof by position", common),
-        ("blocks/{block}/receipts/{i}", receipt_at, "Receipt proof by position", common),
-        ("blocks/{block}/logs/{i}", log_at, "Log proof by position in the block", common),
+    for path, operation, route, summary, queries in (
+        (
+            "transactions/{tx_hash}",
+            "getTransactionProof",
+            transaction_by_hash,
+            "Transaction proof by transaction hash",
+            common,
+        ),
+        ("receipts/{tx_hash}", "getReceiptProof", receipt_by_hash, "Receipt proof by transaction hash", common),
+        (
+            "logs/{tx_hash}/{log_index}",
+            "getLogProof",
+            log_by_hash,
+            "Log proof by transaction hash and log index",
+            [_INDEX, *common],
+        ),
+        (
+            "blocks/{block}/transactions/{i}",
+            "getTransactionProofAt",
+            transaction_at,
+            "Transaction proof by position",
+            common,
+        ),
+        ("blocks/{block}/receipts/{i}", "getReceiptProofAt", receipt_at, "Receipt proof by position", common),
+        ("blocks/{block}/logs/{i}", "getLogProofAt", log_at, "Log proof by position in the block", common),
     ):
         app.get(
             f"/api/v1/proofs/{{chain}}/{path}",
+            operation_id=operation,
             summary=summary,
             tags=["native"],
             responses={200: {"model": NativeProof}},

@@ -3,42 +3,54 @@ models."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal
 
 from fastapi import Path
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
+from pydantic.json_schema import SkipJsonSchema, models_json_schema
 
 from app.api.problems import PROBLEMS
 from app.core.diagnosis import Reason
 
 Hex = Annotated[str, Field(pattern="^0x([0-9a-f]{2})*$", description="Bytes as lower-case 0x-hex.")]
+AnyHex = Annotated[
+    str, Field(pattern="^(0[xX])?([0-9a-fA-F]{2})*$", description="Bytes as hex, any case, 0x optional.")
+]
 Hash = Annotated[str, Field(pattern="^0x[0-9a-f]{64}$")]
+AnyHash = Annotated[
+    str, Field(pattern="^(0[xX])?[0-9a-fA-F]{64}$", description="32 bytes as hex, any case, 0x optional.")
+]
 Decimal = Annotated[str, Field(pattern="^(0|[1-9][0-9]*)$", description="A decimal number as a string.")]
 
+Omitted = SkipJsonSchema[None]
+"""In a union with the type of a field: the field is left out where it has no value, and never null."""
 
-def form(description: str, pattern: str, *examples: str) -> Any:
-    """A path parameter for the documentation: its pattern is shown, and enforced by `inputs` alone."""
-    return Path(description=description, examples=list(examples), json_schema_extra={"pattern": pattern})
+U64_SCHEMA: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": 2**64 - 1}
+EXACT_SCHEMA: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": 2**53 - 1}
+TX_HASH_SCHEMA: dict[str, Any] = {"type": "string", "pattern": "^(0[xX])*[0-9a-fA-F]{64}$"}
 
 
-U64_TEXT = "^[0-9]{1,20}$"
-HEIGHT_TEXT = "^([0-9]{1,20}|0[xX][0-9a-fA-F]{1,16})$"
-ChainKeyPath = Annotated[str, form("Configured chain key, unsigned 64-bit decimal.", U64_TEXT, "1")]
-ChainPath = Annotated[str, form("Chain key or chain name.", "^([0-9]{1,20}|[a-z][a-z0-9-]*)$", "ethereum")]
-HeightPath = Annotated[str, form("Height, decimal or 0x-hex.", HEIGHT_TEXT, "1000004")]
+# Path parameters are declared for the documentation: their form is shown here, and enforced by `inputs` alone.
+_CHAIN_KEY: dict[str, Any] = {"type": "string", "pattern": "^[0-9]{1,20}$"}
+_CHAIN: dict[str, Any] = {"type": "string", "pattern": "^([0-9]{1,20}|[a-z][a-z0-9-]{0,63})$"}
+_HEIGHT: dict[str, Any] = {"anyOf": [U64_SCHEMA, {"type": "string", "pattern": "^0[xX][0-9a-fA-F]{1,16}$"}]}
+_BLOCK: dict[str, Any] = {
+    "anyOf": [EXACT_SCHEMA, {"type": "string", "pattern": "^((0[xX])?[0-9a-fA-F]{64}|0[xX][0-9a-fA-F]{1,13})$"}]
+}
+ChainKeyPath = Annotated[str, WithJsonSchema(_CHAIN_KEY), Path(description="Configured chain key, a decimal number.")]
+ChainPath = Annotated[str, WithJsonSchema(_CHAIN), Path(description="Chain key or chain name.")]
+HeightPath = Annotated[str, WithJsonSchema(_HEIGHT), Path(description="Height, decimal or 0x-hex.")]
 TxHashPath = Annotated[
-    str, form("Transaction hash, any case, 0x optional.", "^(0[xX])*[0-9a-fA-F]{64}$", "0x" + "ab" * 32)
+    str, WithJsonSchema(TX_HASH_SCHEMA), Path(description="Transaction hash, any case, 0x optional.")
 ]
 BlockPath = Annotated[
     str,
-    form(
-        "Block hash (64 hex digits, 0x optional), or height (decimal or 0x-hex).",
-        "^((0[xX])?[0-9a-fA-F]{64}|[0-9]{1,16}|0[xX][0-9a-fA-F]{1,14})$",
-        "22869878",
-    ),
+    WithJsonSchema(_BLOCK),
+    Path(description="Block hash (64 hex digits, 0x optional), or height (decimal or 0x-hex)."),
 ]
-IndexPath = Annotated[str, form("Decimal index from 0.", U64_TEXT, "0")]
+IndexPath = Annotated[str, WithJsonSchema(EXACT_SCHEMA), Path(description="Index from 0.")]
+U64IndexPath = Annotated[str, WithJsonSchema(U64_SCHEMA), Path(description="Index from 0.")]
 
 U64 = Annotated[int, Field(ge=0, le=2**64 - 1)]
 Exact = Annotated[int, Field(ge=0, le=2**53 - 1)]
@@ -59,8 +71,8 @@ class _CamelBody(BaseModel):
 class FinalityStatement(_CamelBody):
     """How final the block is, and on whose word."""
 
-    level: Annotated[str, Field(pattern="^(latest|safe|finalized)$")]
-    by: Annotated[str, Field(pattern="^(rpc-tag|depth|quorum)$")]
+    level: Literal["latest", "safe", "finalized"]
+    by: Literal["rpc-tag", "depth", "quorum"]
     sources: Exact
 
 
@@ -78,8 +90,8 @@ class ProvenLog(_CamelBody):
 class NativeProof(_CamelBody):
     """`value` stands under `key` in the Merkle-Patricia trie of `root`, which the header commits to."""
 
-    format: Annotated[str, Field(examples=["copath/1"])]
-    kind: Annotated[str, Field(pattern="^(transaction|receipt|log)$")]
+    format: Literal["copath/1"]
+    kind: Literal["transaction", "receipt", "log"]
     chain_key: Decimal
     chain_id: Decimal
     block_number: Exact
@@ -88,9 +100,8 @@ class NativeProof(_CamelBody):
     finality: FinalityStatement
     transaction_hash: Hash
     transaction_hash_by: Annotated[
-        str | None,
+        Literal["rpc"] | Omitted,
         Field(
-            pattern="^rpc$",
             description="Where the block's transactions cannot be proven: the hash is the node's word, not proven.",
         ),
     ] = None
@@ -99,8 +110,8 @@ class NativeProof(_CamelBody):
     key: Hex
     value: Hex
     nodes: list[Hex]
-    log: ProvenLog | None = None
-    encodings: Annotated[dict[str, Hex] | None, Field(description="The encodings asked for, by name.")] = None
+    log: Annotated[ProvenLog | Omitted, Field(description="Of log proofs.")] = None
+    encodings: Annotated[dict[str, Hex] | Omitted, Field(description="The encodings asked for, by name.")] = None
 
 
 class Sibling(_CamelBody):
@@ -142,54 +153,13 @@ class Verdict(_Body):
     """Whether a proof holds; if not, the first thing that is wrong with it."""
 
     valid: bool
-    reason: Annotated[str, Field(json_schema_extra={"enum": list(get_args(Reason))})]
+    reason: Reason
     node: Annotated[Exact | None, Field(description="Which node, from the root down.")]
     nibble: Annotated[Exact | None, Field(description="How many nibbles into the key.")]
     field: Annotated[str | None, Field(examples=["log.topics[1]"])]
     expected: Annotated[Exact | str | None, Field(description="What the trusted side demands.")]
     found: Annotated[Exact | str | None, Field(description="What the proof has.")]
     message: str
-
-
-VERIFY_REQUEST: dict[str, Any] = {
-    "required": True,
-    "content": {
-        "application/json": {
-            "schema": {
-                "type": "object",
-                "description": (
-                    "What a proof route returned, or it under `proof`; a usc proof with the `anchor` that is trusted; or the raw "
-                    "form of a trie proof, whose `value` null claims that the key is not in the trie."
-                ),
-                "properties": {
-                    "kind": {"type": "string", "examples": ["trie"]},
-                    "proof": {"type": "object"},
-                    "anchor": {
-                        "type": "object",
-                        "properties": {"height": {"type": ["integer", "string"]}, "digest": {"type": "string"}},
-                        "required": ["height", "digest"],
-                    },
-                    "root": {"type": "string"},
-                    "key": {"type": "string"},
-                    "value": {"type": ["string", "null"]},
-                    "nodes": {"type": "array", "items": {"type": "string"}},
-                },
-            },
-            "examples": {
-                "trie": {
-                    "summary": "A trie of one item",
-                    "value": {
-                        "kind": "trie",
-                        "root": "0x0934a6a4a84a455b46bf2e427c90fbc07dbce3fd6fe5b9213cc6cd7c8030792c",
-                        "key": "0x80",
-                        "value": "0x61",
-                        "nodes": ["0xc482208061"],
-                    },
-                }
-            },
-        }
-    },
-}
 
 
 class AttestedHeight(_CamelBody):
@@ -203,27 +173,81 @@ class ChainAnchors(_CamelBody):
     `reason` tell how it goes to read those of others, `as_of_height` of which block of Creditcoin they are; `stalled` what keeps
     them from being made or read now."""
 
-    source: Annotated[str, Field(pattern="^(none|self|static|creditcoin)$")]
-    genesis: Exact | None = None
-    attested_height: Exact | None = None
-    checkpoint_height: Exact | None = None
-    state: Annotated[str, Field(pattern="^(ok|unread|stale|refused)$")] | None = None
-    age_seconds: float | None = None
+    source: Literal["none", "self", "static", "creditcoin"]
+    genesis: Exact | None
+    attested_height: Exact | None
+    checkpoint_height: Exact | None
+    state: Literal["ok", "unread", "stale", "refused"] | Omitted = None
+    age_seconds: float | Omitted = None
     as_of_height: Exact | None = None
-    as_of_age_seconds: float | None = None
-    reason: str | None = None
-    stalled: str | None = None
-    note: str | None = None
+    as_of_age_seconds: float | Omitted = None
+    reason: str | Omitted = None
+    stalled: str | Omitted = None
+    note: str | Omitted = None
+
+
+BackfillState = Literal[
+    "off",
+    "done by another replica",
+    "waiting for the database",
+    "waiting for a finalized height",
+    "filling",
+    "failing",
+    "out of budget",
+    "caught up",
+]
 
 
 class ChainBackfill(_CamelBody):
     """Blocks filled ahead of requests: the heights that are to be (lowest and highest), how many are missing, the lowest done."""
 
-    state: str
-    window: Annotated[list[Exact], Field(min_length=2, max_length=2)] | None = None
-    remaining: Exact | None = None
-    lowest: Exact | None = None
-    error: str | None = None
+    state: BackfillState
+    window: Annotated[list[Exact], Field(min_length=2, max_length=2)] | None
+    remaining: Exact | None
+    lowest: Exact | None
+    error: str | Omitted = None
+
+
+class UpstreamCapabilities(_CamelBody):
+    """What was learned of an upstream, and what it may be asked for."""
+
+    receipts: Literal["by-block", "by-transaction"]
+    receipts_form: str | None
+    batch_limit: Exact
+    pruned_below: Exact | None
+    connections: Exact
+    body_bytes: Exact
+
+
+class UpstreamStatus(_CamelBody):
+    """One upstream, by the name that the configuration gives it."""
+
+    name: str
+    state: Annotated[str, Field(description="One word; more may be added.", examples=["ok"])]
+    derives_from: str | None
+    chain_id: Decimal | None
+    head: Exact | None
+    head_age_seconds: float | None
+    lag: Exact | None
+    latency_ms: float | None
+    breaker: Literal["closed", "half-open", "open"]
+    cooldown_seconds: float
+    subscription: Annotated[str | None, Field(description="One word; null where there is none.")]
+    trusted: bool
+    budget_used: float | None
+    capabilities: UpstreamCapabilities
+
+
+class ChainCache(_CamelBody):
+    """Blocks in memory."""
+
+    blocks: Exact
+    bytes: Exact
+
+
+Family = Literal[
+    "ethereum", "op-stack", "arbitrum", "polygon", "celo", "gnosis", "bsc", "tempo", "frontier", "hyperliquid"
+]
 
 
 class ChainStatus(_CamelBody):
@@ -232,15 +256,20 @@ class ChainStatus(_CamelBody):
     chain_key: Decimal
     chain_id: Decimal | None
     name: str
-    family: str
-    kinds: list[str]
+    family: Family
+    kinds: list[Literal["transaction", "receipt", "log", "usc"]]
     head: Exact | None
-    safe: Exact | None = None
+    safe: Exact | None
     finalized: Exact | None
+    finality_by: Annotated[Literal["rpc-tag", "depth", "quorum"], Field(description="On whose word finality stands.")]
+    finality_sources: Exact
+    head_age_seconds: float | None
     anchors: ChainAnchors
-    backfill: ChainBackfill | None = None
+    backfill: ChainBackfill
+    cache: ChainCache
+    upstreams: list[UpstreamStatus]
     servable: bool
-    saturated: bool = False
+    saturated: bool
     reasons: list[str]
 
 
@@ -251,16 +280,18 @@ class ChainList(_CamelBody):
 
 
 class Alive(_Body):
-    """The event loop turns."""
+    """Whether the event loop turns."""
 
-    status: str
+    status: Literal["alive", "dead"]
 
 
 class Health(_Body):
     """Whether a load balancer should send requests here."""
 
-    status: Annotated[str, Field(pattern="^(ok|unhealthy)$")]
-    reason: str | None = None
+    status: Literal["ok", "unhealthy"]
+    reason: Annotated[Literal["starting", "draining", "saturated"] | Omitted, Field(description="Of `unhealthy`.")] = (
+        None
+    )
 
 
 class ChainReadiness(_Body):
@@ -275,7 +306,7 @@ class Readiness(_Body):
 
     ready: bool
     reasons: list[str]
-    eth_rpc_connected: bool
+    eth_rpc_connected: bool | None
     cc3_finalized_height: U64 | None
     cc3_finalized_age_seconds: U64 | None
     cc3_snapshot_height: U64 | None
@@ -285,14 +316,14 @@ class Readiness(_Body):
 class CompatHealth(_Body):
     """The reference server's health body; `chains` is ours."""
 
-    status: Annotated[str, Field(pattern="^(healthy|degraded)$")]
-    cc3_rpc_connected: bool
-    eth_rpc_connected: bool
+    status: Literal["healthy", "degraded"]
+    cc3_rpc_connected: bool | None
+    eth_rpc_connected: bool | None
     uptime_seconds: U64
     cc3_cache_fresh: bool
     cc3_cache_age_seconds: U64 | None
-    cc3_finalized_height: U64 | None = None
-    cc3_finalized_age_seconds: U64 | None = None
+    cc3_finalized_height: U64 | Omitted = None
+    cc3_finalized_age_seconds: U64 | Omitted = None
     cc3_silent_recoveries: U64
     ready: bool
     not_ready_reasons: list[str]
@@ -307,8 +338,8 @@ class ErrorBody(_Body):
     retriable: Annotated[
         bool, Field(description="Whether the same request may succeed later; `Retry-After` says when.")
     ]
-    block_number: Annotated[U64 | None, Field(description="BlockNotReady only.")] = None
-    last_attested_block: Annotated[U64 | None, Field(description="BlockNotReady only.")] = None
+    block_number: Annotated[U64 | Omitted, Field(description="BlockNotReady only.")] = None
+    last_attested_block: Annotated[U64 | Omitted, Field(description="BlockNotReady only.")] = None
 
 
 class ProblemBody(ErrorBody):
@@ -321,9 +352,31 @@ class ProblemBody(ErrorBody):
     instance: Annotated[str, Field(description="Names the request by its id.")]
 
 
-def error_schemas() -> dict[str, Any]:
-    """The JSON schemas of both error bodies, by component name."""
-    return {
-        model.__name__: TypeAdapter(model).json_schema(ref_template="#/components/schemas/{model}")
-        for model in (ErrorBody, ProblemBody)
-    }
+class Anchor(_Body):
+    """A height of the attestation chain that is trusted, and its digest."""
+
+    height: Annotated[U64 | Decimal, Field(description="A number, or the same in decimal as a string.")]
+    digest: AnyHash
+
+
+class TrieProof(_Body):
+    """The raw form of a proof in a Merkle-Patricia trie."""
+
+    kind: Literal["trie"]
+    root: AnyHash
+    key: AnyHex
+    value: Annotated[AnyHex | None, Field(description="null claims that the key is not in the trie.")]
+    nodes: Annotated[list[AnyHex], Field(description="From the root down.")]
+
+
+def schemas_of(*models: type[BaseModel]) -> dict[str, Any]:
+    """The JSON schemas of models and of what they hold, by component name."""
+    _, found = models_json_schema(
+        [(model, "serialization") for model in models], ref_template="#/components/schemas/{model}"
+    )
+    schemas: dict[str, Any] = found["$defs"]
+    for schema in schemas.values():
+        for field in schema.get("properties", {}).values():
+            if field.get("default", "") is None:  # of a field that is left out instead
+                del field["default"]
+    return schemas

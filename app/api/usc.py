@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from app.api import conditional, inputs, second_opinion, wire
 from app.api.lobby import ChainFloor, FoundBlock
-from app.api.schemas import AttestedHeight, ChainKeyPath, HeightPath, IndexPath, TxHashPath, UscProof
+from app.api.schemas import AttestedHeight, ChainKeyPath, HeightPath, TxHashPath, U64IndexPath, UscProof
 from app.api.visit import visit_of
 from app.core.blocks import BlockRef
 from app.core.errors import AttestationsMissing, InconsistentSource
@@ -21,6 +21,7 @@ def add_routes(app: FastAPI) -> None:
     """Registers the compatible routes."""
     app.get(
         "/api/v1/proof/{chain_key}/{header_number}/{tx_index}",
+        operation_id="getUscProof",
         summary="usc proof of a transaction by height and index",
         tags=["usc"],
         responses={200: {"model": UscProof}},
@@ -28,6 +29,7 @@ def add_routes(app: FastAPI) -> None:
     )(proof_by_height)
     app.get(
         "/api/v1/proof-by-tx/{chain_key}/{tx_hash}",
+        operation_id="getUscProofByTransaction",
         summary="usc proof of a transaction by its hash",
         tags=["usc"],
         responses={200: {"model": UscProof}},
@@ -35,6 +37,7 @@ def add_routes(app: FastAPI) -> None:
     )(proof_by_transaction)
     app.get(
         "/api/v1/attested-height/{chain_key}",
+        operation_id="getAttestedHeight",
         summary="Newest height that an anchor covers",
         tags=["usc"],
         responses={200: {"model": AttestedHeight}},
@@ -53,7 +56,7 @@ async def proof_by_height(
     request: Request,
     chain_key: ChainKeyPath,
     header_number: HeightPath,
-    tx_index: IndexPath,
+    tx_index: U64IndexPath,
 ) -> Response:
     """Merkle proof of the ABI-encoded transaction and receipt in the block's binary tree, and the digest chain to an
     anchor.

@@ -17,7 +17,8 @@ from starlette.responses import Response
 
 from app import checker
 from app.api.lobby import open_house_of
-from app.api.schemas import VERIFY_REQUEST, Verdict
+from app.api.schemas import Verdict
+from app.api.verify_schemas import VERIFY_REQUEST
 from app.api.visit import visit_of
 from app.core.diagnosis import Diagnosis, diagnose
 from app.core.errors import InvalidParameter, MalformedJson, Overloaded, SelfCheckFailed, UnsupportedMediaType
@@ -84,6 +85,7 @@ def add_routes(app: FastAPI) -> None:
     app.state.judging = _Turns()
     app.post(
         PATH,
+        operation_id="verifyProof",
         summary="A verdict on any proof",
         tags=["verification"],
         responses={200: {"model": Verdict}},

@@ -130,9 +130,22 @@ class RecordedChain:
             "family": self.family,
             "kinds": ["transaction", "receipt", "log"],
             "head": self.heads.head,
+            "safe": self.heads.safe,
             "finalized": self.heads.finalized,
-            "anchors": {"source": self.anchor_source, "attestedHeight": self.attested_height},
+            "finalityBy": self.heads.said_by,
+            "finalitySources": self.heads.sources,
+            "headAgeSeconds": 1.0,
+            "anchors": {
+                "source": self.anchor_source,
+                "genesis": None,
+                "attestedHeight": self.attested_height,
+                "checkpointHeight": None,
+            },
+            "backfill": {"state": "off", "window": None, "remaining": 0, "lowest": None},
+            "cache": {"blocks": len(self.blocks), "bytes": 0},
+            "upstreams": [],
             "servable": self.servable,
+            "saturated": False,
             "reasons": list(self.reasons),
         }
 

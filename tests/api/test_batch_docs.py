@@ -75,7 +75,9 @@ async def test_the_examples_can_be_tried(client: httpx2.AsyncClient, document: d
     for template in (BY_PLACE, BY_HASH):
         operation = document["paths"][template]["post"]
         content = operation["requestBody"]["content"]["application/json"]
-        assert validator(document, content).is_valid(content["example"])
+        for example in content["examples"].values():
+            value = document["components"]["examples"][example["$ref"].rsplit("/", 1)[-1]]["value"]
+            assert validator(document, content).is_valid(value)
         (split,) = [each for each in operation["parameters"] if each["in"] == "query"]
         assert (split["name"], split["schema"]) == ("split", {"type": "integer", "minimum": 1, "maximum": 10})
         assert "415" in operation["responses"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Any, get_args
 
 import httpx2
 import jsonschema_rs
@@ -12,8 +12,12 @@ import pytest
 
 from app.api.problems import PROBLEMS
 from app.api.visit import COMPATIBLE, RouteTable
+from app.chain.backfill import State
+from app.core.diagnosis import Reason
 from app.core.hexadecimal import to_hex
+from app.settings.models import ConsumerSettings, Family
 from tests.api.fakes import RecordedHouse
+from tests.api.serving import serving
 
 UNDOCUMENTED = {
     "/",
@@ -63,24 +67,139 @@ async def test_every_operation_is_named_once_and_described(document: dict[str, A
         assert named == set(re.findall(r"\{(\w+)\}", path))
 
 
+async def test_operations_have_short_names_of_their_own(document: dict[str, Any]) -> None:
+    assert {operation["operationId"] for _, _, operation in operations(document)} == {
+        "getTransactionProof",
+        "getReceiptProof",
+        "getLogProof",
+        "getTransactionProofAt",
+        "getReceiptProofAt",
+        "getLogProofAt",
+        "getUscProof",
+        "getUscProofByTransaction",
+        "getUscBatch",
+        "getUscBatchByTransaction",
+        "getAttestedHeight",
+        "verifyProof",
+        "listChains",
+        "getChain",
+        "getLiveness",
+        "getReadiness",
+        "getHealth",
+        "getCompatHealth",
+        "getMetrics",
+    }
+
+
+def resolved(document: dict[str, Any], reference: dict[str, Any]) -> dict[str, Any]:
+    """What a `$ref` stands for."""
+    found: Any = document
+    for step in reference["$ref"].removeprefix("#/").split("/"):
+        found = found[step]
+    assert isinstance(found, dict)
+    return found
+
+
+def codes_of(document: dict[str, Any], response: dict[str, Any]) -> list[str]:
+    """The codes that a documented error can have."""
+    ((_, content),) = response["content"].items()
+    base, narrowed = resolved(document, content["schema"])["allOf"]
+    assert base["$ref"].endswith(("/ErrorBody", "/ProblemBody"))
+    codes: list[str] = narrowed["properties"]["code"]["enum"]
+    return codes
+
+
 async def test_B72_errors_are_documented_where_they_can_happen(document: dict[str, Any]) -> None:
+    documented: set[str] = set()
     for path, method, operation in operations(document):
         listed = {int(status) for status in operation["responses"]}
         assert {405, 413, 500} <= listed, path
         if path == "/api/v1/proofs/verify":
             assert listed == {200, 400, 401, 405, 413, 415, 429, 500, 503, 504}
         elif path.startswith("/api/v1/proof"):
-            assert {200, 400, 401, 404, 409, 422, 429, 503, 504} <= listed, path
+            assert {200, 400, 401, 404, 422, 429, 503, 504} <= listed, path
+            assert (409 in listed) == ("finality" in str(operation["parameters"])), path
         assert (304 in listed) == (method == "get" and path.startswith("/api/v1/proof")), path
         for status in listed - {200, 304}:
-            ((media_type, content),) = operation["responses"][str(status)]["content"].items()
+            response = operation["responses"][str(status)]
             if path in ("/livez", "/readyz", "/health") and status == 503:
                 continue
+            ((media_type, content),) = response["content"].items()
             plain = path in COMPATIBLE
             assert media_type == ("application/json" if plain else "application/problem+json")
-            assert content["schema"]["$ref"].endswith("/ErrorBody" if plain else "/ProblemBody")
-    codes = document["components"]["schemas"]["ErrorBody"]["properties"]["code"]["enum"]
-    assert codes == sorted(PROBLEMS)
+            assert content["schema"]["$ref"].endswith("Error" if plain else "Problem")
+            codes = codes_of(document, response)
+            assert {PROBLEMS[code].status for code in codes} == {status}
+            documented |= {*codes}
+    # Answered where no route is, and by none: a chain that passes the check is there.
+    assert documented == set(PROBLEMS) - {"NotFound", "UnknownChain"}
+    assert document["components"]["schemas"]["ErrorBody"]["properties"]["code"]["enum"] == sorted(PROBLEMS)
+
+
+async def test_header_fields_are_documented_and_sent(
+    client: httpx2.AsyncClient, document: dict[str, Any], house: RecordedHouse
+) -> None:
+    tx_hash = to_hex(house.by_name["modern"].blocks[0].transaction_hash(5))
+    native = "/api/v1/proofs/{chain}/transactions/{tx_hash}"
+    usc = "/api/v1/proof/{chain_key}/{header_number}/{tx_index}"
+    for template, path, status, always in (
+        (native, f"/api/v1/proofs/11/transactions/{tx_hash}", 200, {"ETag", "Cache-Control", "X-Request-Id"}),
+        (native, f"/api/v1/proofs/11/transactions/{'00' * 32}", 404, {"Cache-Control", "X-Request-Id"}),
+        (usc, "/api/v1/proof/2/1000004/0", 200, {"ETag", "Cache-Control", "X-Request-Id"}),
+        (usc, "/api/v1/proof/2/1000019/0", 422, {"Cache-Control", "X-Request-Id"}),
+        ("/livez", "/livez", 200, {"Cache-Control", "X-Request-Id"}),
+    ):
+        fields = document["paths"][template]["get"]["responses"][str(status)]["headers"]
+        assert {name for name, field in fields.items() if resolved(document, field)["required"]} == always
+        response = await client.get(path)
+        assert response.status_code == status
+        assert always <= {name for name in fields if name in response.headers}
+    responses = document["paths"][native]["get"]["responses"]
+    for status in ("409", "429", "503", "504"):
+        assert resolved(document, responses[status]["headers"]["Retry-After"])["required"]
+    assert not resolved(document, responses["404"]["headers"]["Retry-After"])["required"]
+    for status in responses:
+        assert {"RateLimit", "RateLimit-Policy"} <= responses[status]["headers"].keys()
+    assert "Content-Location" in responses["200"]["headers"]
+    assert resolved(document, responses["401"]["headers"]["WWW-Authenticate"])["required"]
+
+
+@pytest.mark.parametrize("required", [False, True])
+async def test_a_key_is_documented_as_needed_where_it_is(required: bool, house: RecordedHouse) -> None:
+    consumers = ConsumerSettings.model_construct(api_keys_required=required)
+    async with serving(house, consumers=consumers) as client:
+        document = (await client.get("/openapi.json")).json()
+    schemes = document["components"]["securitySchemes"]
+    assert (schemes["bearer"]["type"], schemes["bearer"]["scheme"]) == ("http", "bearer")
+    assert (schemes["apiKey"]["in"], schemes["apiKey"]["name"]) == ("header", "X-API-Key")
+    for path, _, operation in operations(document):
+        if path.startswith("/api/v1/proof"):
+            assert operation["security"] == [{"bearer": []}, {"apiKey": []}, *([] if required else [{}])]
+        else:
+            assert "security" not in operation
+
+
+async def test_closed_sets_are_enums_and_what_can_be_null_is_nullable(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    assert schemas["NativeProof"]["properties"]["kind"]["enum"] == ["transaction", "receipt", "log"]
+    assert schemas["FinalityStatement"]["properties"]["level"]["enum"] == ["latest", "safe", "finalized"]
+    assert schemas["ChainBackfill"]["properties"]["state"]["enum"] == [state.value for state in State]
+    assert schemas["ChainStatus"]["properties"]["family"]["enum"] == list(get_args(Family))
+    assert schemas["Verdict"]["properties"]["reason"]["enum"] == list(get_args(Reason))
+    patterns = re.findall(r"'pattern': '([^']+)'", str(document))
+    assert not [pattern for pattern in patterns if re.fullmatch(r"\^\(?[a-z-]+(\|[a-z-]+)*\)?\$", pattern)]
+    for name, field in (
+        ("TrieProof", "value"),
+        ("AttestedHeight", "attestedHeight"),
+        ("Verdict", "node"),
+        ("Readiness", "cc3_finalized_height"),
+        ("ChainStatus", "finalized"),
+    ):
+        assert {"type": "null"} in schemas[name]["properties"][field]["anyOf"]
+        assert field in schemas[name]["required"]
+    for name, field in (("NativeProof", "log"), ("ErrorBody", "block_number"), ("Health", "reason")):
+        assert "null" not in str(schemas[name]["properties"][field])
+        assert field not in schemas[name]["required"]
 
 
 def validator(document: dict[str, Any], path: str, status: int) -> jsonschema_rs.Validator:
