@@ -18,7 +18,6 @@ DIFFERENCES = [row for row in ROWS if row[0] not in HEADS]
 
 REFERENCE_CODES = {
     "InvalidChainKey",
-    "UnknownChain",
     "InvalidParameter",
     "BlockBeforeOrAtGenesis",
     "TxIndexOutOfBounds",

@@ -15,8 +15,10 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from app.api import inputs
 from app.core import errors
-from app.metrics import NO_CHAIN, OUTCOMES, Metrics
+from app.core.errors import InvalidParameter
+from app.metrics import NO_CHAIN, OUTCOMES, Metrics, labels
 from app.metrics.labels import CONTENT_CHECKS, UPSTREAM_METHODS
 from app.settings.kinds import METHODS
 from app.upstream.subscription import EVENT
@@ -154,6 +156,56 @@ def test_B63_no_series_is_made_by_proofs_of_different_hashes(metrics: Metrics) -
     assert samples(metrics).keys() == before
     labels = {label for _, series in before for label, _ in series}
     assert labels.isdisjoint({"path", "hash", "tx_hash", "block", "height", "message", "key", "url"})
+
+
+# --- nothing is declared and never moved ----------------------------------------------------------------------------
+
+
+def outside(room: str = "metrics") -> list[ast.AST]:
+    """Every node of the program but those of one room."""
+    return [
+        node
+        for path in sorted(APP.rglob("*.py"))
+        if room not in path.relative_to(APP).parts
+        for node in ast.walk(ast.parse(path.read_text()))
+    ]
+
+
+def test_every_collector_is_moved_by_the_program(metrics: Metrics) -> None:
+    used = {node.attr for node in outside() if isinstance(node, ast.Attribute)}
+    set_once = {"build_info"}  # by the collectors themselves
+    assert set(collectors(metrics)) - used - set_once == set()
+
+
+def test_every_value_of_a_closed_set_is_given_by_the_program() -> None:
+    """A value that no code names is a series that stays at 0 for ever, and an alert on it that never fires."""
+    given = {node.value for node in outside() if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    about = {
+        keyword.value.value
+        for node in outside()
+        if isinstance(node, ast.Call)
+        for keyword in node.keywords
+        if keyword.arg == "about" and isinstance(keyword.value, ast.Constant)
+    }
+    about |= {*inputs._KINDS.values(), "index", InvalidParameter("").about}
+    made = {f"bad_{each}" for each in about} | {f"{first}xx" for first in (2, 3, 4, 5)}
+    idle = {
+        name: left
+        for name, values in vars(labels).items()
+        if isinstance(values, tuple) and (left := set(values) - given - made)
+    }
+    assert idle == {}
+
+
+def test_every_error_that_is_an_outcome_is_raised_somewhere() -> None:
+    called = {
+        node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+        for node in outside()
+        if isinstance(node, ast.Call)
+    }
+    kinds = dict(inspect.getmembers(errors, lambda each: inspect.isclass(each) and each is not errors.ProofError))
+    idle = {kind.__name__ for kind in kinds.values() if getattr(kind, "code", None) in OUTCOMES} - called
+    assert idle == set()
 
 
 # --- formats --------------------------------------------------------------------------------------------------------

@@ -37,7 +37,6 @@ class Problem:
 
 _PROBLEMS: dict[type[ProofError], Problem] = {
     errors.InvalidChainKey: Problem(400, "Chain not configured"),
-    errors.UnknownChain: Problem(400, "Unknown chain"),
     errors.InvalidParameter: Problem(400, "Invalid parameter"),
     errors.MalformedJson: Problem(400, "Malformed JSON"),
     errors.BlockBeforeOrAtGenesis: Problem(400, "Block before or at the attestation genesis"),

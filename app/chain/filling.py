@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import re
 from collections.abc import Awaitable, Callable
 
 from cachetools import LRUCache
@@ -53,6 +54,15 @@ _RESULT_OF: dict[type[ProofError], str] = {
     UnsupportedBlockFormat: "invalid",
     UpstreamBudgetExhausted: "refused",
 }
+
+
+_TYPE = re.compile(r"\b0x[0-9a-f]{1,2}\b")
+
+
+def types_in(detail: str) -> list[str]:
+    """The transaction types that a verdict names, each once: EIP-2718 leaves room for 128, and a node may send any text."""
+    named = {kind for kind in _TYPE.findall(detail) if int(kind, 16) < 0x80}
+    return sorted(named) or ["other"]
 
 
 class Filling:
@@ -201,7 +211,16 @@ class Filling:
         fill.enter(Stage.FETCHING)
         if ref.height is None or not self._is_final(ref.height):
             fill.remember_s = BRIEFLY_S
-        return await self._upstream.fetch(ref, lambda bodies: self._build(ref, bodies, fill))
+        try:
+            block = await self._upstream.fetch(ref, lambda bodies: self._build(ref, bodies, fill))
+        except UnsupportedBlockFormat as error:
+            self._metrics.unknown_header_fields_total.labels(self._rules.name).inc()
+            log.error("unknown_header_fields", extra={"chain": self._rules.name, "detail": error.message})
+            raise
+        if block.transactions_verdict is Verdict.UNSUPPORTED_TYPE:
+            for kind in types_in(block.transactions_detail):
+                self._metrics.unsupported_transaction_type_total.labels(self._rules.name, kind).inc()
+        return block
 
     async def _build(self, ref: BlockRef, bodies: BlockBodies, fill: Fill) -> ProvableBlock:
         fill.enter(Stage.BUILDING)
@@ -224,14 +243,7 @@ class Filling:
             block = await self._builder.build(request)
         except Internal as error:  # what crashes on one node's data may be well with another's
             raise refused(error) from None
-        except HeaderHashUnsupported as error:
-            raise refused(error) from None
-        except UnsupportedBlockFormat as error:
-            self._metrics.unknown_header_fields_total.labels(self._rules.name).inc()
-            log.error(
-                "unknown_header_fields",
-                extra={"chain": self._rules.name, "detail": error.message},
-            )
+        except (HeaderHashUnsupported, UnsupportedBlockFormat) as error:
             raise refused(error) from None
         self._metrics.merkle_build_duration_seconds.labels(self._rules.name).observe(self._clock.now() - started)
         for name, verdict in (("transactions", block.transactions_verdict), ("receipts", block.receipts_verdict)):

@@ -106,12 +106,6 @@ class InvalidChainKey(ProofError):
     code = "InvalidChainKey"
 
 
-class UnknownChain(ProofError):
-    """A chain key passed the doors but no chain stands behind it."""
-
-    code = "UnknownChain"
-
-
 class InvalidParameter(ProofError):
     """A path, query or body parameter is not of its form. `about` says which kind, from a closed set, for counting."""
 

@@ -259,7 +259,7 @@ class Metrics(LastingMetrics, BlockStoreMetrics):
         _seed(self.consumer_ratelimit_decisions_total, ("allowed", "denied"), ("local", "shared", "fallback"))
         _seed(self.ratelimit_backend_errors_total, ("take", "purge", "ping", "keys"))
         _seed(self.proof_outcome_total, OUTCOMES, (NO_CHAIN,))
-        _seed(self.selfcheck_failures_total, (NO_CHAIN,), PROOF_KINDS)
+        _seed(self.selfcheck_failures_total, (NO_CHAIN,), (*PROOF_KINDS, "trie"))  # of proofs that came in
 
     def register_routes(self, routes: Iterable[tuple[str, str]]) -> None:
         """Lay the series of (method, route template) pairs."""

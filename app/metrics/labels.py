@@ -5,7 +5,7 @@ from __future__ import annotations
 NO_CHAIN = ""
 
 METHODS = ("GET", "HEAD", "POST", "OPTIONS", "other")
-STATUS_CLASSES = ("1xx", "2xx", "3xx", "4xx", "5xx", "error")  # error: no response was sent
+STATUS_CLASSES = ("2xx", "3xx", "4xx", "5xx", "error")  # error: no response was sent
 REJECT_REASONS = (
     "overloaded",
     "chain_overloaded",
@@ -30,7 +30,6 @@ OUTCOMES = (
     "served",
     "cancelled",
     "InvalidChainKey",
-    "UnknownChain",
     "InvalidParameter",
     "MalformedJson",
     "PayloadTooLarge",
@@ -89,7 +88,7 @@ REJECTED_INPUTS = (
 )
 FILL_CLASSES = ("request", "backfill")
 FILL_RESULTS = ("ok", "refused", "unavailable", "invalid", "timeout", "cancelled", "error")
-CACHE_RESULTS = ("hit", "miss", "empty", "negative")
+CACHE_RESULTS = ("hit", "miss")
 EVICTION_REASONS = ("capacity", "retention", "dropped")
 CACHE_REJECT_REASONS = ("too_large",)
 UPSTREAM_RESULTS = (
@@ -135,8 +134,8 @@ CONTENT_CHECKS = (
     "transaction_index",
     "withdrawals_root",
 )
-TRIES = ("transactions", "receipts", "withdrawals")
-PROOF_KINDS = ("transaction", "receipt", "log", "multiproof", "usc", "trie")
+TRIES = ("transactions", "receipts")
+PROOF_KINDS = ("transaction", "receipt", "log", "usc")
 EXCEPTION_SOURCES = ("main", "thread", "unraisable", "loop", "asgi", "task")
 BLOCK_STORE_TIERS = ("directory", "objects")
 BLOCK_STORE_SIDES = ("read", "write")

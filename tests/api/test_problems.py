@@ -99,7 +99,6 @@ def test_B72_B47_body_status_and_retry_after_agree(kind: type[ProofError]) -> No
         (errors.UnsupportedMediaType, 415, False),
         (errors.MalformedJson, 400, False),
         (errors.InvalidChainKey, 400, False),
-        (errors.UnknownChain, 400, False),
         (errors.InvalidParameter, 400, False),
         (errors.BlockBeforeOrAtGenesis, 400, False),
         (errors.EmptyProofQueries, 400, False),

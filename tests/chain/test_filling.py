@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.chain.filling import BRIEFLY_S
+from app.chain.filling import BRIEFLY_S, types_in
 from app.chain.memory import FIRST_WAIT_S, MAX_BLOCKS
 from app.core.blocks import BlockRef
 from app.core.budget import Priority
@@ -192,7 +192,7 @@ async def test_a_header_with_unknown_fields_sounds_the_alarm() -> None:
     made.put(record)
     with pytest.raises(UnsupportedBlockFormat):
         await made.chain.filling.block(AT)
-    assert made.metric("unknown_header_fields_total", chain="sepolia") == 1
+    assert made.metric("unknown_header_fields_total", chain="sepolia") == 1, "counted once, when no node knew better"
     with pytest.raises(UnsupportedBlockFormat):
         await made.chain.filling.block(AT)
     assert made.calls() == {"fetch": 1, "build": 1}
@@ -302,6 +302,7 @@ async def test_near_the_head_what_the_only_node_refuses_is_remembered_for_a_mome
     made = served_with(_of_another_type())
     block = await made.chain.filling.block(AT)
     assert block.transactions_verdict is Verdict.UNSUPPORTED_TYPE
+    assert made.metric("unsupported_transaction_type_total", chain="sepolia", type="0x7f") == 1
     made.clock.move(BRIEFLY_S - 0.01)
     assert made.chain.filling.held(BUSY_HASH) is block
     assert made.chain.cache.entries == 0
@@ -334,6 +335,28 @@ async def test_what_two_nodes_refuse_is_kept(final: bool) -> None:
     block = await made.chain.filling.block(AT)
     assert block.transactions_verdict is Verdict.UNSUPPORTED_TYPE
     assert made.chain.cache.peek(BUSY_HASH) is block
+
+
+async def test_a_type_that_one_node_alone_does_not_know_is_no_type_of_the_chain() -> None:
+    made = scene()
+    made.upstream.add_block(name_of(sepolia(BUSY)), bodies_of(_of_another_type()), bodies_of(sepolia(BUSY), "other"))
+    assert (await made.chain.filling.block(AT)).transactions_verdict is Verdict.PROVEN
+    assert made.metric("unsupported_transaction_type_total", chain="sepolia", type="0x7f") is None
+
+
+@pytest.mark.parametrize(
+    ("detail", "types"),
+    [
+        ("0x7f", ["0x7f"]),
+        ("0x64, 0x7e", ["0x64", "0x7e"]),
+        (f"0x7e does not meet 0x{'ab' * 32}", ["0x7e"]),
+        ("0xff", ["other"]),
+        ("0xffffffff", ["other"]),
+        ("", ["other"]),
+    ],
+)
+def test_types_are_counted_in_a_closed_set(detail: str, types: list[str]) -> None:
+    assert types_in(detail) == types
 
 
 @pytest.mark.parametrize("final", [True, False])
