@@ -26,6 +26,7 @@ from tests.acceptance.made_blocks import make_block
 from tests.acceptance.server import Answer, Client, Copath, free_port, running_copath
 from tests.acceptance.waiting import until
 from tests.corpus_files import files, load
+from tests.launching import Launched
 from tests.oracles import trie_library
 from tests.oracles.signing import keccak
 from tests.reports.node import Fault, PlayedNode, PlayedNodes
@@ -64,14 +65,14 @@ class Played:
     @property
     def alone(self) -> bool:
         """Whether it needs a server for itself: it asks about the whole server, or wants it before it is ready."""
-        asked = [each.get("get", "") for each in self.told["requests"]]
-        whole = any(not path.startswith("/api/v1/") or path == "/api/v1/chains" for path in asked if path)
-        return whole or "log_grep" in self.told or not self.told.get("wait_ready", True) or "settle" in self.told
+        asked = [each["get"] for each in self.told["requests"] if "get" in each]
+        whole = any(not path.startswith("/api/v1/") or path == "/api/v1/chains" for path in asked)
+        return whole or "log_grep" in self.told or not self.told.get("wait_ready", True)
 
     @property
-    def sleeps(self) -> bool:
-        """Whether it takes its time."""
-        return any("sleep" in each for each in self.told["requests"])
+    def waits(self) -> bool:
+        """Whether it lets time pass."""
+        return "settle" in self.told or any("sleep" in each for each in self.told["requests"])
 
     def run(self, copath: Copath) -> None:
         """Sends its requests in order and judges every answer."""
@@ -213,11 +214,12 @@ def run_start(told: Json, nodes: PlayedNodes, name: str) -> None:
     with tempfile.TemporaryDirectory(prefix="copath-test-") as folder:
         place, port = Path(folder), free_port()
         file = place / "secret"
-        file.write_bytes(told.get("file", "").encode())
+        text = told.get("file", "").replace("http://127.0.0.1:{UP}/", nodes.url(name))
+        file.write_bytes(bytes.fromhex(told["file_hex"]) if "file_hex" in told else text.encode())
         environment = {key: value for key, value in os.environ.items() if not key.startswith("COPATH_")}
         environment |= {"PYTHONPATH": str(_ROOT), "COPATH_BIND_PORT": str(port), **told["env"]}
         if "tmpdir" in told:
-            environment["TMPDIR"] = str(_folder_of_length(place, told["tmpdir"]))
+            environment["TMPDIR"] = str(_folder_of_length(place / told.get("tmpdir_name", "t"), told["tmpdir"]))
         for key in told.get("unset", []):
             environment.pop(key, None)
         arguments = ["serve"]
@@ -231,14 +233,11 @@ def run_start(told: Json, nodes: PlayedNodes, name: str) -> None:
             arguments += ["--config", str(place / "config.yaml")]
         log = place / "log"
         with log.open("wb") as output, open(os.devnull, "rb") as nothing:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "app", *arguments],
-                cwd=place,
-                stdin=nothing,
-                stdout=output,
-                stderr=output,
-                env=environment,
-            )
+            surroundings: Any = {"cwd": place, "stdin": nothing, "stdout": output, "stderr": output, "env": environment}
+            # Where temporary files go is settled once per interpreter: that needs one of its own.
+            plain = "config" in told and "TMPDIR" not in environment
+            command = [sys.executable, "-m", "app", *arguments]
+            process = Launched(arguments, **surroundings) if plain else subprocess.Popen(command, **surroundings)
         copath = Copath(port, process, log)
         try:
             started = _starts(copath)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.made_blocks import make_block
+from tests.reports.making import file_name, make_all
 from tests.reports.node import PlayedNodes, played_nodes
 from tests.reports.runner import Played, run_raw, run_start, serving
 
@@ -53,40 +54,42 @@ class Runs:
         raw = [name for name in names if kinds[name] == "raw_http"]
         starts = [name for name in names if kinds[name] == "start"]
         chains = [Played(name, told[name], nodes) for name in names if kinds[name] == "chains"]
-        # Those that wait begin first.
-        for each in sorted(chains, key=lambda played: not played.sleeps):
-            if each.alone or each.sleeps:
-                self._done[each.name] = pool.submit(self._alone, each)
         for name in starts:
             self._done[name] = pool.submit(run_start, told[name], nodes, f"start-{name}")
-        together = [each.name for each in chains if not (each.alone or each.sleeps)]
-        for at in range(0, len(together), SHARED_AT_MOST):
-            self._submit(pool, together[at : at + SHARED_AT_MOST], told)
-        if raw:
-            self._submit(pool, raw, told)
+        for each in chains:
+            if each.alone:
+                self._submit(pool, [each.name], told, 1)
+        # Those that let time pass do so beside each other.
+        waiting = [each.name for each in chains if each.waits and not each.alone]
+        self._submit(pool, waiting, told, len(waiting))
+        others = [each.name for each in chains if not (each.alone or each.waits)]
+        for at in range(0, len(others), SHARED_AT_MOST):
+            self._submit(pool, others[at : at + SHARED_AT_MOST], told, 1)
+        self._submit(pool, raw, told, 1)
 
-    def _submit(self, pool: ThreadPoolExecutor, names: Sequence[str], told: dict[str, Json]) -> None:
+    def _submit(self, pool: ThreadPoolExecutor, names: Sequence[str], told: dict[str, Json], at_once: int) -> None:
         for name in names:
             self._done[name] = Future()
-        pool.submit(self._together, names, told)
+        if names:
+            pool.submit(self._together, names, told, at_once)
 
-    def _alone(self, played: Played) -> None:
-        with serving([played], wait_ready=played.told.get("wait_ready", True)) as copath:
-            played.run(copath)
-
-    def _together(self, names: Sequence[str], told: dict[str, Json]) -> None:
-        """All of them on one server, one after another."""
-        try:
-            played, key = {}, 1
+    def _on_a_server(self, names: Sequence[str], told: dict[str, Json], at_once: int) -> None:
+        """These situations on one server, so many at once."""
+        played, key = {}, 1
+        for name in names:
+            if "upstream" in told[name]:
+                played[name] = Played(name, told[name], self._nodes, key)
+                key += len(told[name]["chains"])
+        made = list(played.values()) or [Played("lone", LONE, self._nodes)]
+        wait_ready = all(told[name].get("wait_ready", True) for name in names)
+        runs = {name: played[name].run if name in played else partial(run_raw, told[name]) for name in names}
+        with serving(made, wait_ready=wait_ready) as copath, ThreadPoolExecutor(at_once, "together") as together:
             for name in names:
-                if "upstream" in told[name]:
-                    played[name] = Played(name, told[name], self._nodes, key)
-                    key += len(told[name]["chains"])
-            made = list(played.values()) or [Played("lone", LONE, self._nodes)]
-            with serving(made) as copath:
-                for name in names:
-                    run = partial(played[name].run, copath) if name in played else partial(run_raw, told[name], copath)
-                    self._settle(self._done[name], run)
+                together.submit(self._settle, self._done[name], partial(runs[name], copath))
+
+    def _together(self, names: Sequence[str], told: dict[str, Json], at_once: int) -> None:
+        try:
+            self._on_a_server(names, told, at_once)
         except BaseException as failure:  # noqa: BLE001 - each test of this server fails with it
             for name in names:
                 if not self._done[name].done():
@@ -134,6 +137,13 @@ def runs(request: pytest.FixtureRequest) -> Iterator[Runs]:
 )
 def test_report(name: str, runs: Runs) -> None:
     runs.outcome(name)
+
+
+def test_ours_are_what_is_made() -> None:
+    made = {file_name(name, told): told for name, told in make_all().items()}
+    assert {path.name for path in (HERE / "ours").iterdir()} == made.keys()
+    for name, told in made.items():
+        assert _load(name.split(".json")[0]) == told, f"{name}: write it with python -m tests.reports.making"
 
 
 def test_nothing_open_is_unknown() -> None:
