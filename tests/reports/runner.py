@@ -111,9 +111,10 @@ class Played:
         judge(where, answer, self._hashes(), step["want"])
 
     def _path(self, path: str) -> str:
-        for key, ours in self.keys.items():
-            path = re.sub(rf"^(/api/v1/(?:proofs|chains)/){key}(?=/|$)", rf"\g<1>{ours}", path)
-        return path
+        def ours(found: re.Match[str]) -> str:
+            return f"{found[1]}{self.keys[int(found[2])]}"
+
+        return re.sub(r"^(/api/v1/(?:proofs|chains)/)(\d+)(?=/|$)", ours, path)
 
     def _hashes(self) -> set[str]:
         return {entry["block"]["hash"] for node in self.nodes.values() for entry in node.blocks}
