@@ -1,14 +1,15 @@
 """The compatible batch routes: many usc proofs under one continuity proof, all or nothing.
 
-    body read -> served at all? -> places -> blocks, as many at a time as places -> roots of the range -> checked bytes
+    body read -> served at all? -> what is at hand cut -> places -> other blocks, as many at a time as places -> roots of the
+    range -> checked bytes
 
-A batch by transaction hash finds its blocks first, and is a batch by position from then on.
+A batch by transaction hash first finds out where its transactions are, with one place for that, and fills each block once.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -18,12 +19,12 @@ from starlette.responses import Response
 from app.api import batch_bodies, batch_questions, batch_schemas
 from app.api.batch_bodies import Held, Item
 from app.api.batch_questions import Queries
-from app.api.lanes import take_cold_places
+from app.api.lanes import hold_cold_places
 from app.api.lobby import ChainFloor
 from app.api.schemas import ChainKeyPath
 from app.api.usc import chain_in, require_anchors, require_attested
 from app.api.visit import visit_of
-from app.core.blocks import BlockRef
+from app.core.blocks import BlockRef, Located
 from app.core.errors import BatchSpanTooLarge, ProofError
 
 T = TypeVar("T")
@@ -79,18 +80,19 @@ async def batch_by_position(request: Request, chain_key: ChainKeyPath) -> Respon
     chain = chain_in(request)
     require_anchors(chain)
     _require_served(request, chain, queries)
-    wanted = [height for height, indexes in queries.items() if indexes]
-    missing = sum(chain.peek_block(BlockRef(height=height)) is None for height in wanted)
-    weight = _take_places(request, missing or _roots_to_find(chain, queries))
-
     held = Held()
 
-    async def cut(height: int) -> list[Item | ProofError]:
+    async def cut(height: int) -> list[Cut]:
         block = (await chain.block(BlockRef(height=height))).block
-        return [held.cut(block, index) for index in queries[height]]
+        return [Cut(height, index, held.cut(block, index)) for index in queries[height]]
 
-    blocks = await _each(wanted, cut, weight)
-    return await _answer(request, chain, queries, [item for items in blocks for item in items], size)
+    wanted = [height for height, indexes in queries.items() if indexes]
+    known = [height for height in wanted if chain.peek_block(BlockRef(height=height)) is not None]
+    cold = [height for height in wanted if height not in known]
+    cuts = _sound(await _each(known, cut, 1))
+    weight = _hold_places(request, len(cold) or _roots_to_find(chain, queries))
+    cuts += _sound(await _each(cold, cut, weight))
+    return await _answer(request, chain, queries, cuts, size)
 
 
 async def batch_by_transaction(request: Request, chain_key: ChainKeyPath) -> Response:
@@ -99,20 +101,72 @@ async def batch_by_transaction(request: Request, chain_key: ChainKeyPath) -> Res
     hashes = await batch_questions.tx_hashes(request)
     chain = chain_in(request)
     require_anchors(chain)
-    weight = _take_places(request, sum(chain.peek_transaction(tx_hash) is None for tx_hash in hashes))
+    if any(chain.peek_transaction(tx_hash) is None for tx_hash in hashes):
+        _hold_places(request, 1)  # nodes are asked where the transactions are
+    located = dict(zip(hashes, await _each(hashes, chain.locate, _limits(request).size), strict=True))
     held = Held()
 
-    async def cut(tx_hash: bytes) -> tuple[int, int, Item | ProofError]:
-        found = await chain.transaction(tx_hash)
-        assert found.index is not None, "a block found by transaction hash knows the transaction's index"
-        return found.block.height, found.index, held.cut(found.block, found.index)
+    async def cut(group: Sequence[bytes]) -> list[Cut]:
+        cuts = []
+        for tx_hash in group:
+            found = await chain.transaction(tx_hash, told=located[tx_hash].position)
+            assert found.index is not None, "a block found by transaction hash knows the transaction's index"
+            cuts.append(Cut(found.block.height, found.index, held.cut(found.block, found.index)))
+        return cuts
 
-    places = sorted(await _each(hashes, cut, weight), key=lambda place: place[:2])
-    queries = batch_questions.merged((height, index) for height, index, _ in places)
+    await _require_located(request, chain, located)
+    groups: dict[bytes, list[bytes]] = {}
+    for tx_hash, where in located.items():
+        groups.setdefault(where.position.block_hash, []).append(tx_hash)
+    known = [group for group in groups.values() if all(map(chain.peek_transaction, group))]
+    cold = [group for group in groups.values() if group not in known]
+    cuts = _sound(await _each(known, cut, 1))
+    weight = _hold_places(request, len(cold) or _roots_to_find(chain, _queries_of(cuts)))
+    cuts += _sound(await _each(cold, cut, weight))
+    queries = _queries_of(cuts)
     _require_served(request, chain, queries)
-    if not weight:
-        _take_places(request, _roots_to_find(chain, queries))
-    return await _answer(request, chain, queries, [item for _, _, item in places], size)
+    return await _answer(request, chain, queries, cuts, size)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What became of one transaction of a batch."""
+
+    height: int
+    index: int
+    item: Item | ProofError
+
+
+def _queries_of(cuts: Iterable[Cut]) -> Queries:
+    return batch_questions.merged((cut.height, cut.index) for cut in cuts)
+
+
+def _sound(groups: Iterable[Iterable[Cut]]) -> list[Cut]:
+    """All of them. Raises the first refusal, by height and index: the others are fetched for nothing then."""
+    cuts = sorted((cut for group in groups for cut in group), key=lambda cut: (cut.height, cut.index))
+    for cut in cuts:
+        if isinstance(cut.item, ProofError):
+            raise cut.item
+    return cuts
+
+
+async def _require_located(request: Request, chain: ChainFloor, located: Mapping[bytes, Located]) -> None:
+    """`_require_served`, of where the transactions are said to be. No lasting refusal stands on the word of one node of several:
+    the lowest and the highest block, which it is about, are filled first."""
+    try:
+        _require_served(
+            request,
+            chain,
+            batch_questions.merged((where.position.height, where.position.index) for where in located.values()),
+        )
+    except ProofError as refusal:
+        ends = sorted(located, key=lambda tx_hash: located[tx_hash].position.height)
+        doubtful = [tx_hash for tx_hash in dict.fromkeys((ends[0], ends[-1])) if not located[tx_hash].sure]
+        if refusal.retriable or not doubtful:
+            raise
+        for tx_hash in doubtful:
+            await chain.transaction(tx_hash, told=located[tx_hash].position)
+        raise
 
 
 def _require_served(request: Request, chain: ChainFloor, queries: Queries) -> None:
@@ -127,12 +181,13 @@ def _require_served(request: Request, chain: ChainFloor, queries: Queries) -> No
         )
 
 
-def _take_places(request: Request, blocks: int) -> int:
-    """A cold place for each of so many blocks, up to the most that a batch may have. How many that are: so many may be waited for
-    at a time."""
+def _hold_places(request: Request, blocks: int) -> int:
+    """A cold place for each of so many blocks, up to the most that a batch may have, with those that it has. How many that are:
+    so many may be waited for at a time."""
     weight = min(blocks, _limits(request).size)
-    take_cold_places(request.scope, weight)
-    visit_of(request.scope).cache = "miss" if weight else "hit"
+    hold_cold_places(request.scope, weight)
+    visit = visit_of(request.scope)
+    visit.cache = "miss" if weight or visit.cache == "miss" else "hit"
     return weight
 
 
@@ -158,13 +213,10 @@ async def _each(asked: Sequence[T], answer: Callable[[T], Awaitable[R]], at_once
 
 
 async def _answer(
-    request: Request, chain: ChainFloor, queries: Queries, cut: Sequence[Item | ProofError], size: int | None
+    request: Request, chain: ChainFloor, queries: Queries, cuts: Iterable[Cut], size: int | None
 ) -> Response:
-    items = []
-    for item in cut:
-        if isinstance(item, ProofError):
-            raise item
-        items.append(item)
+    ordered = sorted(cuts, key=lambda cut: (cut.height, cut.index))
+    items = [cut.item for cut in ordered if isinstance(cut.item, Item)]
     heights = list(queries)
     continuity = await chain.continuity(heights[0], heights[-1])
     for item in items:

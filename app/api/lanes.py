@@ -48,9 +48,15 @@ def lane_of(visit: Visit) -> Lane:
         return Lane.WARM  # so the answer is known: the route will refuse in the same way
 
 
+def hold_cold_places(scope: Scope, blocks: int) -> None:
+    """As `take_cold_places`, of so many in all, with those that the request has already."""
+    place = visit_of(scope).place
+    take_cold_places(scope, blocks - (0 if place is None else place.cold))
+
+
 def take_cold_places(scope: Scope, blocks: int) -> None:
-    """For the handler of a batch, before it asks the chain for anything: a cold place for each of `blocks` distinct blocks that
-    are not at hand, all or none, held until the last byte of the answer.
+    """For the handler of a batch, before anything is filled for it: so many more cold places, one for each distinct block that is
+    not at hand, all or none, held until the last byte of the answer.
 
     Raises `Overloaded` or `ChainOverloaded`. Requires a request that came in through the door.
     """

@@ -6,11 +6,11 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Protocol, cast
 
 from app.core.admission import Door
-from app.core.blocks import BlockRef
+from app.core.blocks import BlockRef, Located, Position
 from app.core.bucket import Decision, Rate
 from app.core.continuity import ContinuityProof
 from app.core.finality import Finality, Level
@@ -88,7 +88,20 @@ class ChainFloor(Protocol):
         ...
 
     async def block(self, ref: BlockRef, level: Level = Level.LATEST) -> FoundBlock: ...
-    async def transaction(self, tx_hash: bytes, level: Level = Level.LATEST) -> FoundBlock: ...
+    async def locate(self, tx_hash: bytes) -> Located:
+        """Where a transaction is; no block is filled for it."""
+        ...
+
+    async def transaction(
+        self,
+        tx_hash: bytes,
+        level: Level = Level.LATEST,
+        decide: Callable[[int], None] | None = None,
+        told: Position | None = None,
+    ) -> FoundBlock:
+        """`decide` may refuse the height before its block is filled; `told` is what `locate` said."""
+        ...
+
     def require_anchored(self, lo: int, hi: int) -> None:
         """Raises `BlockBeforeOrAtGenesis`, `AttestationsMissing` or `BlockNotReady`. Asks no upstream."""
         ...

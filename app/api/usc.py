@@ -82,7 +82,7 @@ async def proof_by_transaction(
     wanted = inputs.tx_hash(tx_hash)
     chain = chain_in(request)
     require_anchors(chain)
-    found = await chain.transaction(wanted)
+    found = await chain.transaction(wanted, decide=lambda height: chain.require_anchored(height, height))
     assert found.index is not None, "a block found by transaction hash knows the transaction's index"
     chain.require_anchored(found.block.height, found.block.height)
     asked = {"chainKey": chain.key, "txHash": to_hex(wanted)}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from app.core.blocks import BlockRef, Noted
+from app.core.blocks import BlockRef, Located, Noted, Position
 from app.core.budget import Priority
 from app.core.errors import BlockNotReady, NotFinalized
 from app.core.finality import Level
@@ -30,6 +30,7 @@ from .finding import Finding, Found
 from .head import HeadTracker
 from .keeping import Keeping
 from .known import Known
+from .levelling import Levelling
 from .listing import listing_of, reasons_of
 from .load import Load
 from .news import News
@@ -108,6 +109,7 @@ class Chain:
             )
         )
         self._attesting = Waiting()
+        self._levelling = Levelling(clock)
         self._known = Known(rules.key, self.cache, anchors, self.roots)
         self.canon = Canon(upstream, self.head, self.cache, clock, min_useful_s=rules.min_useful_s, jitter=jitter)
         self.filling = Filling(
@@ -245,18 +247,35 @@ class Chain:
     async def block(self, ref: BlockRef, level: Level = Level.LATEST) -> Found:
         """The checked block, canonical now. Raises `BlockNotOnSourceChain`, `NotFinalized`, and what a fill raises."""
         if ref.block_hash is not None:
-            return self._at_level(*await self._finding.by_hash(ref.block_hash), level)
+            decide = self._decide_by(level)
+            return self._at_level(*await self._finding.by_hash(ref.block_hash, decide), level)
         assert ref.height is not None
         if level is not Level.LATEST and self.head.observed_at is not None:
             self._require_level(ref.height, level)
         return self._at_level(*await self._finding.by_height(ref.height), level)
 
-    async def transaction(self, tx_hash: bytes, level: Level = Level.LATEST) -> Found:
+    async def locate(self, tx_hash: bytes) -> Located:
+        """Where the transaction is, by the word of a node or of a block at hand; no block is filled.
+
+        Raises `TxHashNotFound` and `TxNotMined`.
+        """
+        return await self._finding.locate(tx_hash)
+
+    async def transaction(
+        self,
+        tx_hash: bytes,
+        level: Level = Level.LATEST,
+        decide: Callable[[int], None] | None = None,
+        told: Position | None = None,
+    ) -> Found:
         """The checked block that holds the transaction, and its index there.
+
+        `decide` is given the height before the block is filled, and may refuse it; where a node may have named a wrong one it is
+        not heeded, so the caller decides again by the block. `told`: what `locate` said.
 
         Raises `TxHashNotFound`, `TxNotMined`, `NotCommittedByHeader`, and what `block` raises.
         """
-        block, cached, index = await self._finding.by_transaction(tx_hash)
+        block, cached, index = await self._finding.by_transaction(tx_hash, self._decide_by(level, decide), told)
         found = self._at_level(block, cached, level)
         return Found(found.block, found.finality, found.cached, index)
 
@@ -278,10 +297,21 @@ class Chain:
 
     # --- levels -----------------------------------------------------------------------------------------------------
 
+    def _decide_by(self, level: Level, decide: Callable[[int], None] | None = None) -> Callable[[int], None]:
+        def decided(height: int) -> None:
+            if decide is not None:
+                decide(height)
+            if level is not Level.LATEST and self.head.observed_at is not None:
+                self._require_level(height, level)
+
+        return decided
+
     def _require_level(self, height: int, level: Level) -> None:
         reached = self.head.heads.level_of(height)
         if reached.rank < level.rank:
-            raise NotFinalized(f"block {height} is {reached}, not {level}")
+            raise NotFinalized(
+                f"block {height} is {reached}, not {level}", retry_after_s=self._levelling.wait_s(height, level)
+            )
 
     def _at_level(self, block: ProvableBlock, cached: bool, level: Level) -> Found:
         self._require_level(block.height, level)
@@ -330,6 +360,7 @@ class Chain:
 
     def _on_head(self) -> None:
         self._attesting.note(self.attested_height, self._clock.now())
+        self._levelling.note(self.head.heads)
         self._background.head_moved()
         safe = self.head.heads.safe
         if safe is not None:

@@ -15,15 +15,17 @@ from typing import TypeVar
 
 from cachetools import TTLCache
 
-from app.core.blocks import BlockRef, Noted, Position
+from app.core.blocks import BlockRef, Located, Noted, Position
 from app.core.budget import Priority
 from app.core.cold_work import require_cold_place
 from app.core.deadlines import deadline, require_useful
 from app.core.errors import (
     BlockNotOnSourceChain,
     InconsistentSource,
+    ProofError,
     RpcUnavailable,
     TxHashNotFound,
+    TxHashNotSeenYet,
     UpstreamBudgetExhausted,
 )
 from app.core.finality import Finality
@@ -42,6 +44,9 @@ from .rules import ChainRules
 
 T = TypeVar("T")
 
+Decide = Callable[[int], None]
+"""Whether a block of this height is of use to whoever asks for it; raises `ProofError` where it is not."""
+
 REPLACED_TRIES = 3
 """How often a block is looked for again when a reorg replaced it, or moved a transaction out of it, while it was filled."""
 
@@ -49,6 +54,12 @@ TOLD_S = 10.0
 """For so long, while its block is filled, a height that a node told for a hash is not asked for again."""
 
 TOLD_AT_ONCE = 1024
+
+MAY_BE_NEW_S = 300.0
+"""For so long after it was first asked for, a transaction that no node knows may be one that was just sent."""
+
+UNFOUND_FOR_S, UNFOUND_AT_ONCE = 3600.0, 4096
+"""How long, and of how many hashes, it is remembered when they were first asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +102,7 @@ class Finding:
         )
         self._heights: Flights[bytes, int | None] = Flights(clock, first_stage=Stage.RESOLVING, jitter=jitter)
         self._told: TTLCache[bytes, int] = TTLCache(TOLD_AT_ONCE, TOLD_S, timer=clock.now)
+        self._unfound: TTLCache[bytes, float] = TTLCache(UNFOUND_AT_ONCE, UNFOUND_FOR_S, timer=clock.now)
 
     def __repr__(self) -> str:
         return f"<Finding {self._rules.name} {self._positions!r}>"
@@ -99,17 +111,24 @@ class Finding:
         """The canonical block at `height`. Raises `BlockNotOnSourceChain`, and what a fill raises."""
         return await self._or_kept(lambda: self._by_height(height, priority))
 
-    async def by_hash(self, block_hash: bytes) -> tuple[ProvableBlock, bool]:
+    async def by_hash(self, block_hash: bytes, decide: Decide) -> tuple[ProvableBlock, bool]:
         """The block of that hash, if it is canonical; else `BlockNotOnSourceChain`. One that is not at hand is filled as the
-        block at its height, with all who ask for that, on whatever replica."""
-        return await self._or_kept(lambda: self._by_hash(block_hash))
+        block at its height, with all who ask for that, on whatever replica; `decide` is asked before that."""
+        return await self._or_kept(lambda: self._by_hash(block_hash, decide))
 
-    async def by_transaction(self, tx_hash: bytes) -> tuple[ProvableBlock, bool, int]:
-        """The canonical block that holds the transaction, and its index there.
+    async def by_transaction(
+        self, tx_hash: bytes, decide: Decide, told: Position | None = None
+    ) -> tuple[ProvableBlock, bool, int]:
+        """The canonical block that holds the transaction, and its index there. `told`: where a node was found to put it just now.
 
+        `decide` is given the height before anything is filled, and may raise: what the height alone rules out costs no block.
         Raises `TxHashNotFound`, `TxNotMined`, `NotCommittedByHeader`, and what finding a block raises.
         """
-        return await self._or_kept(lambda: self._by_transaction(tx_hash))
+        return await self._or_kept(lambda: self._by_transaction(tx_hash, decide, told))
+
+    async def locate(self, tx_hash: bytes) -> Located:
+        """Where the transaction is; no block is filled. Raises `TxHashNotFound` and `TxNotMined`."""
+        return await self._or_kept(lambda: self._locate(tx_hash))
 
     def overtake(self) -> None:
         """A reorg: no position under way is believed."""
@@ -150,12 +169,13 @@ class Finding:
                 return block, False
         raise InconsistentSource(f"block {height} was replaced again and again while it was read")
 
-    async def _by_hash(self, block_hash: bytes) -> tuple[ProvableBlock, bool]:
+    async def _by_hash(self, block_hash: bytes, decide: Decide) -> tuple[ProvableBlock, bool]:
         block = await self._at_hand(block_hash)
         if block is not None:
             stands, at_hand, height = await self._holds(block), True, block.height
         else:
             height = await self._asked_height(block_hash)
+            self._decided(decide, height)
             block, at_hand = await self._by_height(height)
             stands = block.block_hash == block_hash
         if not stands:
@@ -164,13 +184,43 @@ class Finding:
             )
         return block, at_hand
 
-    async def _by_transaction(self, tx_hash: bytes) -> tuple[ProvableBlock, bool, int]:
+    async def _locate(self, tx_hash: bytes) -> Located:
+        position = self._cache.position_of(tx_hash)
+        if position is not None:
+            return Located(position, sure=True)
+        position = await self._asked_position(tx_hash, kept_will_do=True)
+        if position is None:
+            raise self._not_found(tx_hash)
+        return Located(position, sure=self._is_only_word)
+
+    @property
+    def _is_only_word(self) -> bool:
+        """Whether one node's word is all that there is to be had."""
+        return len(self._upstream.states()) < 2
+
+    def _decided(self, decide: Decide, height: int) -> None:
+        """Raises what `decide` raises; but no lasting refusal on the word of one node of several, which may lie about a height.
+        The block is filled then, and whoever asks decides by its own height."""
+        try:
+            decide(height)
+        except ProofError as refusal:
+            if refusal.retriable or self._is_only_word:
+                raise
+
+    async def _by_transaction(
+        self, tx_hash: bytes, decide: Decide, told: Position | None
+    ) -> tuple[ProvableBlock, bool, int]:
         for attempt in range(REPLACED_TRIES):
             position = self._cache.position_of(tx_hash)
-            if position is None:
-                position = await self._asked_position(tx_hash, kept_will_do=attempt == 0)
-            if position is None:
-                raise TxHashNotFound(f"tx hash not found: {to_hex(tx_hash)}")
+            if position is not None:
+                decide(position.height)
+            else:
+                position, told = told, None
+                if position is None:
+                    position = await self._asked_position(tx_hash, kept_will_do=attempt == 0)
+                if position is None:
+                    raise self._not_found(tx_hash)
+                self._decided(decide, position.height)
             found = await self._at(position)
             if found is None:
                 self._cache.forget_position(tx_hash)
@@ -194,6 +244,19 @@ class Finding:
         except BlockNotOnSourceChain:
             return None
         return (block, at_hand) if block.block_hash == position.block_hash else None
+
+    def _not_found(self, tx_hash: bytes) -> TxHashNotFound:
+        """A hash that was asked for a short while ago for the first time may have been sent just then: while blocks come, the
+        next one may hold it."""
+        now = self._clock.now()
+        first_asked = self._unfound.setdefault(tx_hash, now)
+        message = (
+            f"tx hash not found: {to_hex(tx_hash)} (no node that was asked knows it: it may have been sent a moment ago, or its "
+            "block may be older than what the nodes index; a proof by block number and index needs no index)"
+        )
+        if self._head.stale or now - first_asked >= MAY_BE_NEW_S:
+            return TxHashNotFound(message)
+        return TxHashNotSeenYet(message)
 
     def _require_useful(self) -> None:
         require_useful(self._rules.min_useful_s, self._clock.now(), Stage.RESOLVING.value)

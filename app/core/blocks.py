@@ -61,6 +61,14 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
+class Located:
+    """Where a transaction is, before its block is filled. `sure`: the block was rebuilt, or no other node could say otherwise."""
+
+    position: Position
+    sure: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Noted:
     """What a ledger is told of one finalized height.
 

@@ -217,6 +217,12 @@ class TxHashNotFound(ProofError):
     code = "TxHashNotFound"
 
 
+class TxHashNotSeenYet(TxHashNotFound):
+    """As its base, of a transaction that may have been sent a moment ago."""
+
+    retriable = True
+
+
 class TxNotMined(ProofError):
     """The transaction is known and in no block yet."""
 

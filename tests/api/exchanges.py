@@ -190,6 +190,7 @@ async def asked(
     *chains: RecordedChain,
     timeout_s: float = 30.0,
     max_batch_size: int = 10,
+    max_batch_span: int = 1000,
     consumers: ConsumerSettings | None = None,
     **limits: Any,
 ) -> AsyncIterator[Asked]:
@@ -199,6 +200,7 @@ async def asked(
         cors=CorsSettings(),
         admission=AdmissionSettings(request_timeout_secs=timeout_s),
         max_batch_size=max_batch_size,
+        max_batch_span=max_batch_span,
         consumers=consumers or ConsumerSettings(),
     )
 

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from app.api.lobby import ConsumerRates, Keys
 from app.core.admission import Door
 from app.core.block_building import build
-from app.core.blocks import BlockRef
+from app.core.blocks import BlockRef, Located, Position
 from app.core.continuity import ContinuityProof, SortedMapping, choose_bracket, cut, digest, not_ready
 from app.core.errors import (
     AttestationsMissing,
@@ -157,10 +157,26 @@ class RecordedChain:
         named = f"block {ref.height}" if ref.block_hash is None else f"block {to_hex(ref.block_hash)}"
         raise BlockNotOnSourceChain(f"{named} is not on the source chain")
 
-    async def transaction(self, tx_hash: bytes, level: Level = Level.LATEST) -> Found:
+    async def locate(self, tx_hash: bytes) -> Located:
         for block in self.blocks:
             index = block.index_of(tx_hash)
             if index is not None:
+                return Located(Position(block.block_hash, block.height, index), sure=True)
+        self.looked_up.append("transaction")
+        raise TxHashNotFound(f"tx hash not found: {to_hex(tx_hash)}")
+
+    async def transaction(
+        self,
+        tx_hash: bytes,
+        level: Level = Level.LATEST,
+        decide: Callable[[int], None] | None = None,
+        told: Position | None = None,
+    ) -> Found:
+        for block in self.blocks:
+            index = block.index_of(tx_hash)
+            if index is not None:
+                if decide is not None:
+                    decide(block.height)
                 return await self._found(block, level, index)
         self.looked_up.append("transaction")
         raise TxHashNotFound(f"tx hash not found: {to_hex(tx_hash)}")

@@ -193,7 +193,7 @@ async def test_a_batch_whose_roots_are_not_at_hand_weighs_one() -> None:
         assert await together(*batches) == {(200, None): 2}
 
 
-async def test_a_batch_that_finds_no_places_asks_for_nothing_and_a_known_one_needs_none() -> None:
+async def test_a_batch_that_finds_no_places_fetches_nothing_and_a_known_one_needs_none() -> None:
     recorded = await cold_chain(HEIGHTS)
     known = busy(7)[:2]
     for height in known:
@@ -208,6 +208,7 @@ async def test_a_batch_that_finds_no_places_asks_for_nothing_and_a_known_one_nee
         assert await together(*refused) == {(503, "ChainOverloaded"): 2}
         assert all(1 <= int(each.headers["retry-after"]) <= 3 for each in refused)
         assert doors.metric("admission_rejected_total", reason="chain_overloaded") == 2
+        assert recorded.calls() == {"position": 2}, "of the one by hash, which has to know how many blocks it is about"
         answered = [post(doors, known), post_by_tx(doors, [tx_hash(height) for height in known])]
         assert await together(*answered) == {(200, None): 2}
         assert recorded.calls() == {}
