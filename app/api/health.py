@@ -73,7 +73,7 @@ async def readyz(request: Request) -> Response:
     body = {
         "ready": not reasons,
         "reasons": reasons,
-        "eth_rpc_connected": _any_servable(house),
+        "eth_rpc_connected": _eth_connected(house),
         "cc3_finalized_height": height,
         "cc3_finalized_age_seconds": age,
         "cc3_snapshot_height": None,
@@ -95,8 +95,11 @@ async def health(request: Request) -> Response:
 
 
 async def compat_health(request: Request) -> Response:
-    """Always 200. The `cc3_` fields speak of the anchors: fresh means that every chain that has a source of anchors has
-    one, and that those of Creditcoin were read of late; ages, and the height, are those of the oldest reading."""
+    """Always 200. `eth_rpc_connected`: every chain has an upstream that answers. `cc3_rpc_connected`: Creditcoin answered its
+    last reading; null where no chain reads it.
+
+    The other `cc3_` fields speak of the anchors, whatever their source. Fresh means that every chain that has a source of anchors
+    has one, and that those of Creditcoin were read of late; ages, and the height, are those of the oldest reading."""
     house = house_of(request.scope)
     reasons = not_ready(house)
     readings = _readings(house)
@@ -106,10 +109,12 @@ async def compat_health(request: Request) -> Response:
     ages = [age for told in readings if isinstance(age := told.get("ageSeconds"), int | float)]
     height, finalized_age = _read_of_creditcoin(readings)
     finalized = {} if height is None else {"cc3_finalized_height": height, "cc3_finalized_age_seconds": finalized_age}
-    connected = _any_servable(house)
+    connected, creditcoin = _eth_connected(house), _creditcoin_connected(readings)
     body: dict[str, object] = {
-        "status": "healthy" if connected and anchored else "degraded",
-        "cc3_rpc_connected": anchored,
+        "status": "healthy"
+        if _any_servable(house) and anchored and False not in (connected, creditcoin)
+        else "degraded",
+        "cc3_rpc_connected": creditcoin,
         "eth_rpc_connected": connected,
         "uptime_seconds": 0 if house is None else max(0, int(time.time() - house.started_at)),
         "cc3_cache_fresh": anchored,
@@ -121,6 +126,27 @@ async def compat_health(request: Request) -> Response:
         "chains": _by_chain(house),
     }
     return _answer(body, 200)
+
+
+def _eth_connected(house: Lobby | None) -> bool | None:
+    """Whether every chain has an upstream that answers; None where there is no upstream."""
+    listed = [] if house is None else [chain.status().get("upstreams") for chain in house.chains.values()]
+    chains = [each for each in listed if isinstance(each, Sequence) and each]
+    return all(any(map(_answers, upstreams)) for upstreams in chains) if chains else None
+
+
+def _answers(upstream: Mapping[str, object]) -> bool:
+    """A node that says that it is asked too much is there, and one that was not asked yet is not known to be."""
+    return upstream.get("state") in ("ok", "limited") and upstream.get("breaker") == "closed"
+
+
+def _creditcoin_connected(readings: Sequence[Mapping[str, object]]) -> bool | None:
+    """Whether the last readings of Creditcoin were answered; None where no chain has its anchors from there."""
+    read = [told for told in readings if told.get("source") == "creditcoin"]
+    if not read:
+        return None
+    # What is refused was answered: it is not what the chain wants. Else a reason is that of a reading that failed.
+    return all(told.get("state") == "refused" or (told.get("state") == "ok" and "reason" not in told) for told in read)
 
 
 def _readings(house: Lobby | None) -> list[Mapping[str, object]]:

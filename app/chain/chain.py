@@ -198,7 +198,7 @@ class Chain:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why it is not, or not fully, servable. Stable words: no figures, no addresses."""
-        return reasons_of(self)
+        return reasons_of(self, self._upstream.states())
 
     @property
     def saturated(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from .backfill import State
@@ -64,12 +65,33 @@ def _backfill_of(chain: Chain) -> dict[str, object]:
     }
 
 
-def reasons_of(chain: Chain) -> tuple[str, ...]:
+_WRONG = {
+    "wrong-chain": "serves another chain",
+    "denied": "refuses our credentials",
+    "astray": "contradicts the others about what is final",
+}
+
+
+def upstream_reasons(upstreams: Iterable[Mapping[str, object]]) -> Iterable[str]:
+    """What is wrong with the nodes that are not asked at the moment, by name and in words of a closed set."""
+    for listed in upstreams:
+        last = listed.get("lastError")
+        what = last.get("what") if isinstance(last, Mapping) else None
+        word = _WRONG.get(str(listed.get("state")))
+        lost = listed.get("state") == "unverified" and (what or listed.get("head") is not None)
+        if word is None and (lost or listed.get("breaker", "closed") != "closed"):
+            word = f"fails: {what}" if what else "does not answer"
+        if word is not None:
+            yield f"upstream {listed['name']} {word}"
+
+
+def reasons_of(chain: Chain, upstreams: Iterable[Mapping[str, object]]) -> tuple[str, ...]:
     """Why a chain is not, or not fully, servable. Stable words: no figures, no addresses."""
     found = []
     if chain.chain_id is None:
         found.append("chain id not known yet")
     found += chain.head.reasons
+    found += upstream_reasons(upstreams)
     if chain.keeping is not None and (unused := _UNUSED.get(chain.keeping.kinship)):
         found.append(unused)
     if chain.anchors is not None and (how := chain.anchors.state().get("state", "ok")) != "ok":

@@ -113,6 +113,8 @@ class RecordedChain:
     held: Hold | None = None
     """While set, every answer stops there."""
     settled: set[bytes] = field(default_factory=set)
+    upstreams: Sequence[Mapping[str, object]] = ()
+    """As they are listed."""
 
     @property
     def full_word(self) -> tuple[str, int]:
@@ -143,7 +145,7 @@ class RecordedChain:
             },
             "backfill": {"state": "off", "window": None, "remaining": 0, "lowest": None},
             "cache": {"blocks": len(self.blocks), "bytes": 0},
-            "upstreams": [],
+            "upstreams": [dict(each) for each in self.upstreams],
             "servable": self.servable,
             "saturated": False,
             "reasons": list(self.reasons),

@@ -16,7 +16,7 @@ async def test_chains_are_listed_by_ascending_key(client: httpx2.AsyncClient) ->
         ("2", "mainnet-early", "1"),
         ("11", "modern", "1"),
     ]
-    assert listed[0]["anchors"] == {"source": "self", "attestedHeight": 1000018}
+    assert listed[0]["anchors"].items() >= {"source": "self", "attestedHeight": 1000018}.items()
 
 
 @pytest.mark.parametrize("name", ["11", "modern"])

@@ -123,7 +123,7 @@ async def test_compat_health_is_always_200(client: httpx2.AsyncClient, house: Re
     response = await client.get("/api/v1/health")
     assert response.status_code == 200
     body = response.json()
-    assert (body["status"], body["ready"], body["eth_rpc_connected"]) == ("degraded", False, False)
+    assert (body["status"], body["ready"], body["eth_rpc_connected"]) == ("degraded", False, None)
     assert body["not_ready_reasons"][0] == "draining"
     assert {"cc3_rpc_connected", "cc3_cache_fresh", "cc3_cache_age_seconds", "uptime_seconds"} <= set(body)
     assert {"cc3_silent_recoveries", "chains"} <= set(body)
@@ -136,7 +136,58 @@ async def test_compat_health_is_degraded_while_anchors_are_missing(house: Record
     anchored.anchors.attestations.drop_above(anchored.anchors.genesis)
     async with serving(house) as client:
         body = (await client.get("/api/v1/health")).json()
-    assert (body["status"], body["cc3_rpc_connected"], body["eth_rpc_connected"]) == ("degraded", False, True)
+    assert (body["status"], body["cc3_rpc_connected"], body["eth_rpc_connected"]) == ("degraded", None, None)
+
+
+WELL = {"name": "primary", "state": "ok", "breaker": "closed"}
+STATES: list[tuple[list[list[dict[str, object]]], bool | None]] = [
+    ([[], []], None),
+    ([[WELL], []], True),
+    ([[WELL], [WELL]], True),
+    ([[WELL], [{**WELL, "state": "limited"}]], True),
+    ([[WELL], [{**WELL, "breaker": "open"}, WELL]], True),
+    ([[WELL], [{**WELL, "breaker": "open"}]], False),
+    ([[WELL], [{**WELL, "breaker": "half-open"}]], False),
+    ([[WELL], [{**WELL, "state": "unverified"}]], False),
+    ([[WELL], [{**WELL, "state": "denied"}, {**WELL, "state": "wrong-chain"}]], False),
+    ([[WELL], [{**WELL, "state": "astray"}]], False),
+]
+
+
+@pytest.mark.parametrize(("upstreams", "connected"), STATES)
+async def test_the_nodes_are_connected_if_each_chain_has_one_that_answers(
+    client: httpx2.AsyncClient,
+    house: RecordedHouse,
+    upstreams: list[list[dict[str, object]]],
+    connected: bool | None,
+) -> None:
+    for chain, listed in zip(house.served, upstreams, strict=True):
+        chain.upstreams = listed
+    compat = (await client.get("/api/v1/health")).json()
+    assert (await client.get("/readyz")).json()["eth_rpc_connected"] is compat["eth_rpc_connected"] is connected
+    assert compat["status"] == ("degraded" if connected is False else "healthy")
+
+
+@pytest.mark.parametrize(
+    ("reading", "connected"),
+    [
+        ({"source": "self"}, None),
+        ({"source": "static", "state": "stale", "reason": "a file"}, None),
+        ({"source": "creditcoin", "state": "ok", "ageSeconds": 3.0}, True),
+        ({"source": "creditcoin", "state": "ok", "ageSeconds": 30.0, "reason": "no answer in time"}, False),
+        ({"source": "creditcoin", "state": "stale", "ageSeconds": 300.0, "reason": "no answer in time"}, False),
+        ({"source": "creditcoin", "state": "unread"}, False),
+        ({"source": "creditcoin", "state": "refused", "reason": "the chain is not registered"}, True),
+    ],
+)
+async def test_creditcoin_is_connected_if_it_answered_the_last_reading(
+    house: RecordedHouse, monkeypatch: pytest.MonkeyPatch, reading: dict[str, object], connected: bool | None
+) -> None:
+    anchored = house.by_name["mainnet-early"]
+    listed = {**anchored.status(), "anchors": {"attestedHeight": 1000018, **reading}}
+    monkeypatch.setattr(anchored, "status", lambda: listed)
+    async with serving(house) as client:
+        assert (await client.get("/api/v1/health")).json()["cc3_rpc_connected"] is connected
 
 
 @pytest.mark.parametrize(("state", "healthy"), [("ok", True), ("stale", False), ("refused", False)])

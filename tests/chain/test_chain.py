@@ -11,6 +11,7 @@ import pytest
 
 from app.chain.chain import Found
 from app.chain.finding import REPLACED_TRIES
+from app.chain.listing import upstream_reasons
 from app.core.blocks import BlockRef, Position
 from app.core.errors import (
     AttestationsMissing,
@@ -783,3 +784,26 @@ async def test_whatever_the_tracker_missed_what_was_called_final_stays(seed: int
     for height in range(BUSY - 6, restless.finalized + 1):
         assert {(await made.at(height)).block_hash} == canonical[height]
     assert made.at_rest()
+
+
+def test_what_is_wrong_with_a_node_is_said_by_name_in_words_of_a_closed_set() -> None:
+    well = {"name": "a", "state": "ok", "breaker": "closed", "lastError": {"what": "timed out", "ageSeconds": 9.0}}
+    told = [
+        well,
+        {**well, "name": "b", "breaker": "open"},
+        {**well, "name": "c", "breaker": "half-open", "lastError": None},
+        {**well, "name": "d", "state": "unverified"},
+        {**well, "name": "e", "state": "unverified", "lastError": None},
+        {**well, "name": "f", "state": "wrong-chain", "breaker": "open"},
+        {**well, "name": "g", "state": "denied"},
+        {**well, "name": "h", "state": "astray"},
+        {**well, "name": "i", "state": "limited"},
+    ]
+    assert list(upstream_reasons(told)) == [
+        "upstream b fails: timed out",
+        "upstream c does not answer",
+        "upstream d fails: timed out",
+        "upstream f serves another chain",
+        "upstream g refuses our credentials",
+        "upstream h contradicts the others about what is final",
+    ]

@@ -7,11 +7,13 @@ import os
 import resource
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tests.scripted_behaviours import hang
 from tests.scripted_node import ScriptedNode
-from tests.serving.process import PROOF, configuration, running, until
+from tests.serving.process import PROOF, Program, configuration, running, until
 
 PROBES = ("/livez", "/readyz", "/health", "/metrics", "/api/v1/health", "/api/v1/chains")
 CROWD = 500
@@ -110,3 +112,33 @@ gc.freeze = told
         imported, started = (int(line.split()[-1]) for line in program.out.read_text().splitlines())
     assert imported > 10_000  # the objects of a program of this size
     assert started - imported > 1_000  # and of a server that listens
+
+
+async def test_a_node_that_is_gone_or_wrong_is_shown_over_http(node: ScriptedNode, tmp_path: Path) -> None:
+    wrong = ScriptedNode()
+    wrong.chain_id = node.chain_id + 1
+    async with wrong, running(tmp_path, configuration(node.url)) as single:
+        await until_told(single, lambda body: body["eth_rpc_connected"] is True and body["ready"])
+        await node.stop()
+        body = await until_told(single, lambda body: body["eth_rpc_connected"] is False)
+        said = body["chains"]["chain"]["reasons"]
+        assert [reason for reason in said if reason.startswith("upstream primary ")], said
+        compat = (await single.get("/api/v1/health")).json
+        assert (compat["status"], compat["eth_rpc_connected"], compat["cc3_rpc_connected"]) == ("degraded", False, None)
+        assert node.url not in (await single.get("/readyz")).body.decode()
+        await node.start()
+        body = await until_told(single, lambda body: body["eth_rpc_connected"] is True)
+        assert not any("upstream" in reason for reason in body["chains"]["chain"]["reasons"])
+        other = configuration(wrong.url)
+        async with running(tmp_path / "other", other) as misled:
+            reason = "chain: upstream primary serves another chain"
+            body = await until_told(misled, lambda body: reason in body["reasons"])
+            assert (body["ready"], body["eth_rpc_connected"]) == (False, False)
+
+
+async def until_told(program: Program, holds: Callable[[Any], object]) -> Any:
+    """The first readiness that is so."""
+    async with asyncio.timeout(60):
+        while not holds(body := (await program.get("/readyz")).json):  # noqa: ASYNC110 - another process
+            await asyncio.sleep(0.05)
+        return body
