@@ -12,6 +12,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import httpx2
 
@@ -78,6 +79,7 @@ class CreditcoinNode:
             timeout=httpx2.Timeout(None, connect=timeout_s),
             headers={"content-type": "application/json", "accept": "application/json", "accept-encoding": "identity"},
             follow_redirects=False,
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),  # none are kept
         )
 
     def __repr__(self) -> str:

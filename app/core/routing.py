@@ -88,6 +88,14 @@ class RoutingRules:
     hedge: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class LastError:
+    """What last went wrong with a node, in words of a closed set: no address, no key, nothing that the node said."""
+
+    what: str
+    at: float
+
+
 @dataclass(slots=True)
 class NodeState:
     """What is known of one node. Owned by the node; every change happens between awaits."""
@@ -118,6 +126,7 @@ class NodeState:
     pruned_below: int = 0
     """It said that it no longer keeps blocks below."""
     distrusted_until: float | None = None
+    last_error: LastError | None = None
     breakers: Mapping[Part, Breaker] = field(default_factory=lambda: {part: Breaker() for part in Part})
     latency_s: dict[Part, float] = field(default_factory=dict)
     answered_at: dict[Part, float] = field(default_factory=dict)
@@ -150,6 +159,10 @@ class NodeState:
     def note_failure(self, part: Part, now: float) -> None:
         """A call failed, and it is to blame."""
         self.breakers[part].fail(now)
+
+    def note_kept(self, height: int) -> None:
+        """It gave the block at `height` whole: it keeps more than it seemed to."""
+        self.pruned_below = min(self.pruned_below, height)
 
     def note_pruned(self, height: int) -> None:
         """It no longer keeps the block at `height`."""

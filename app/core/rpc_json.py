@@ -221,7 +221,7 @@ def decode_block_name(raw: bytes) -> BlockName | None:
     if decoded is None:
         return None
     return BlockName(
-        height=number_field(decoded.number, "number"),
+        height=_height(decoded.number, "number"),
         block_hash=hash_field(decoded.hash, "a block hash"),
         parent_hash=hash_field(decoded.parent_hash, "a parent hash"),
         timestamp=number_field(decoded.timestamp, "timestamp"),
@@ -243,9 +243,17 @@ def decode_position(raw: bytes, tx_hash: bytes | None = None) -> Position | None
         raise TxNotMined("the transaction is in no block yet")
     return Position(
         block_hash=hash_field(decoded.block_hash, "a transaction's blockHash"),
-        height=number_field(decoded.block_number, "blockNumber"),
+        height=_height(decoded.block_number, "blockNumber"),
         index=number_field(decoded.transaction_index, "transactionIndex"),
     )
+
+
+def _height(value: Spelled, what: str) -> int:
+    """A height that a database and a listing can hold: no chain comes further."""
+    height = number_field(value, what)
+    if height >> 63:
+        raise ContentInvalid("decode", f"{what} of more than 63 bits")
+    return height
 
 
 def withdrawals_leaves(withdrawals: Sequence[RpcWithdrawal]) -> list[bytes]:

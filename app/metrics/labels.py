@@ -117,9 +117,11 @@ PURPOSES = ("request", "backfill", "head", "probe")
 ROUTES_TAKEN = ("head_aware", "exclusive", "exclusive_expired", "exclusive_broken", "full")
 CONTENT_CHECKS = (
     "block_hash",
+    "build",
     "count",
     "decode",
     "deposit_nonce",
+    "header_fields",
     "header_hash",
     "identity",
     "null_block",
@@ -127,11 +129,19 @@ CONTENT_CHECKS = (
     "null_receipts",
     "null_transaction",
     "null_withdrawal",
+    "position",
     "receipt_block_hash",
     "receipt_identity",
+    "receipts_not_committed",
+    "receipts_root",
+    "receipts_type",
     "signature",
     "transaction_hash",
     "transaction_index",
+    "transactions_not_committed",
+    "transactions_root",
+    "transactions_type",
+    "unexpected",
     "withdrawals_root",
 )
 TRIES = ("transactions", "receipts")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from traceback import extract_tb
 
 from app.core.routing import NodeState
 from app.core.seldom import Seldom, Told
@@ -31,10 +32,19 @@ class Diary:
                 logger.error("upstream_denied", extra={**self._facts, "detail": failure.message})
         elif failure.excerpt:
             facts = {**self._facts, "method": method, "detail": str(failure), "excerpt": failure.excerpt}
-            if failure.fault in ANSWERED or (untold := self._seldom.due(failure.fault, now)) is None:
+            answered = failure.fault in ANSWERED and not failure.denied
+            if answered or (untold := self._seldom.due(failure.fault, now)) is None:
                 logger.debug("upstream_call_failed", extra=facts)
             else:
                 logger.warning("upstream_call_failed", extra={**facts, "suppressed": untold})
+
+    def crashed(self, fault: Exception, now: float) -> None:
+        """Handling an answer failed in a way that nobody foresaw: the stack once a minute for each kind."""
+        if self._seldom.due(("crashed", type(fault)), now) is not None:
+            # Without its message, which may quote what the node sent.
+            frames = [f"{each.filename}:{each.lineno} {each.name}" for each in extract_tb(fault.__traceback__)]
+            facts = {**self._facts, "type": type(fault).__qualname__, "stack_frames": frames}
+            logger.error("upstream_answer_unhandled", extra=facts)
 
     def stands(self, state: NodeState, now: float) -> None:
         """After a call: whether the node is left alone now is said when it changes, at most once a minute."""

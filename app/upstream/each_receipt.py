@@ -145,5 +145,5 @@ async def _batch(node: EvmNode, hashes: Sequence[bytes]) -> list[Outcome]:
 
 def _limit_batches(node: EvmNode, size: int) -> None:
     if size < node.capabilities.batch_limit:
-        node.capabilities.batch_limit = size
+        node.capabilities.note_batch_limit(size, node.now())
         node.observer.on_batch_limit(size)

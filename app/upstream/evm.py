@@ -21,7 +21,7 @@ from app.core.breaker import BreakerState
 from app.core.deadlines import remaining_s, turn_left_s
 from app.core.hexadecimal import parse_quantity
 from app.core.purpose import Errand, Purpose, errand
-from app.core.routing import NodeState, Part, Work
+from app.core.routing import LastError, NodeState, Part, Work
 
 from . import jsonrpc
 from .decoding import decoded
@@ -41,6 +41,8 @@ TYPICAL = {
     Work.BODIES: ("eth_getBlockByNumber", "eth_getBlockReceipts"),
 }
 """What is mostly asked: what this costs tells whether a node is worth turning to."""
+
+_ABOUT_NO_BLOCK = ("eth_chainId", "eth_blockNumber")
 
 T = TypeVar("T")
 
@@ -128,6 +130,10 @@ class EvmNode:
         standing = self.standing
         return standing.configured_chain_id if standing.chain_id is None else standing.chain_id
 
+    def now(self) -> float:
+        """Monotonic seconds, on the node's clock."""
+        return self._clock()
+
     def observed(self, now: float) -> NodeState:
         """What is known of the node, for whoever chooses between nodes for the errand in hand."""
         self._share_cooldown()
@@ -152,6 +158,13 @@ class EvmNode:
     def note_invalid(self, check: str) -> None:
         """What it sent failed a check, or another node corrected it."""
         self.observer.on_content_invalid(check)
+        self._note_error(f"invalid data: {check.replace('_', ' ')}")
+
+    def crashed(self, fault: Exception) -> CallFailed:
+        """Handling what it sent ended in an error that nobody foresaw: its failure, with the stack in the log once."""
+        self.note_invalid("unexpected")
+        self._diary.crashed(fault, self._clock())
+        return CallFailed(Fault.MALFORMED, "the node sent what could not be handled")
 
     def note_latest(self, block: BlockName, now: float) -> None:
         """It was asked for its newest block, and this is it."""
@@ -162,7 +175,7 @@ class EvmNode:
     def batch_size(self, method: str) -> int:
         """The most calls of one method for one batch: as many as are believed to pass, and as may be made within a second."""
         affordable = self.purse.most_at_once(method)
-        believed = self.capabilities.batch_limit
+        believed = self.capabilities.largest_batch(self._clock())
         return believed if affordable is None else min(believed, affordable)
 
     @property
@@ -236,7 +249,9 @@ class EvmNode:
             if self.purse.waiting:
                 raise CallFailed(Fault.TURN_OVER, "its turn was over before the chain id could be asked for") from None
             self.state.note_failure(part, self._clock())
-            raise CallFailed(Fault.ATTEMPT_TIMEOUT, "the node did not name its chain in time") from None
+            failure = CallFailed(Fault.ATTEMPT_TIMEOUT, "the node did not name its chain in time")
+            self._note_error(failure.what)
+            raise failure from None
         except CallFailed as failure:
             raise failure.again() from None
 
@@ -245,11 +260,14 @@ class EvmNode:
         raw = await self._call("eth_chainId", (), Part.LIGHT)
         try:
             found = parse_quantity(msgspec.json.decode(raw, type=str | int))
-        except (msgspec.MsgspecError, ValueError):
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             raise CallFailed(Fault.MALFORMED, "the node sent a chain id that is no number") from None
+        if found >> 63:  # EIP-2294
+            raise CallFailed(Fault.MALFORMED, "the node sent a chain id of more than 63 bits")
         self.standing.note_chain_id(found, self._clock())
         if self.standing.foreign_chain_id is not None:
             failure = self.standing.foreign()
+            self._note_error(failure.what)
             logger.error("upstream_wrong_chain", extra={**self.facts, "detail": failure.message})
             raise failure
         return found
@@ -298,6 +316,11 @@ class EvmNode:
             if failure.fault in ANSWERED - BLAMED and seconds is not None:
                 self.state.note_answer(part, self._clock(), seconds)
             raise
+        except Exception as fault:  # noqa: BLE001 - whatever an answer leads to is this node's failure, and no more
+            unforeseen = self.crashed(fault)
+            result = unforeseen.result
+            self._note_failure(method, part, unforeseen)
+            raise unforeseen from None
         else:
             return answer
         finally:
@@ -320,9 +343,17 @@ class EvmNode:
         self.state.note_answer(part, self._clock(), seconds)
         self._diary.stands(self.state, self._clock())
 
+    def _note_error(self, what: str | None) -> None:
+        if what is not None:
+            self.state.last_error = LastError(what, self._clock())
+
     def _note_failure(self, method: str, part: Part, failure: CallFailed) -> None:
+        if failure.denied and failure.fault is Fault.PRUNED and method in _ABOUT_NO_BLOCK:
+            # Words of a plan beside a call that is about no block: it is us who are refused.
+            failure.fault = Fault.DENIED
         failure.excerpt = self._ways.scrub(failure.excerpt)
         self.standing.note_failure(failure, self._clock())
+        self._note_error(failure.what)
         if failure.fault is Fault.RATE_LIMITED and self.standing.cooling_until is not None:
             self.purse.account.cool(self.standing.cooling_until)
         if failure.fault in BLAMED:

@@ -148,11 +148,11 @@ class Failover:
                 with trip.limited(turn):
                     bodies = await self.crew.reader(turn).bodies(ref, singly=True)
                 value = await accept(bodies)
-            except SETBACKS as setback:
-                if not isinstance(setback, Doubtful):
-                    continue
-                better = setback.worth > trip.doubtful[place].worth
-                trip.doubtful[place] = setback if better else trip.doubtful[place]
+            except Doubtful as doubtful:
+                if doubtful.worth > trip.doubtful[place].worth:
+                    trip.doubtful[place] = doubtful
+                continue
+            except (CallFailed, ContentInvalid, Absent):
                 continue
             trip.blame_others(place, value)
             return value
@@ -285,6 +285,11 @@ class Failover:
                 trip.note(turn, setback)
                 self._note_silence(self.nodes[place], None if isinstance(setback, Absent) else str(setback))
                 return None
+            except Exception as fault:  # noqa: BLE001 - whatever one node's answer leads to, the others are asked
+                failure = self.nodes[place].crashed(fault)
+                trip.note(turn, failure)
+                self._note_silence(self.nodes[place], str(failure))
+                return None
             self._note_silence(self.nodes[place], None)
             return Sighting(self.nodes[place].name, name)
 
@@ -311,6 +316,10 @@ class Failover:
                     return await reader.bodies(ref)
             except SETBACKS as setback:
                 return setback
+            except ProofError:
+                raise
+            except Exception as fault:  # noqa: BLE001 - whatever one node's answer leads to, the next one is asked
+                return self.nodes[turn.node].crashed(fault)
 
         rivals = [turn]
 

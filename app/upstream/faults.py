@@ -36,6 +36,7 @@ class Fault(StrEnum):
     INVALID_PARAMS = "invalid-params"
     TOO_BIG = "too-big"
     PRUNED = "pruned"
+    NOT_SERVED = "not-served"
     UNAVAILABLE = "unavailable"
     RPC_ERROR = "rpc-error"
 
@@ -61,6 +62,7 @@ ANSWERED = frozenset(
         Fault.INVALID_PARAMS,
         Fault.TOO_BIG,
         Fault.PRUNED,
+        Fault.NOT_SERVED,
         Fault.RPC_ERROR,
     }
 )
@@ -103,6 +105,31 @@ _RESULTS = {
 }
 
 
+_WHAT = {
+    Fault.REFUSED: "connection refused",
+    Fault.UNREACHABLE: "unreachable",
+    Fault.DNS: "host name does not resolve",
+    Fault.TLS: "TLS handshake failed",
+    Fault.CONNECT_TIMEOUT: "connection timed out",
+    Fault.RESET: "connection broke off",
+    Fault.ATTEMPT_TIMEOUT: "timed out",
+    Fault.DENIED: "authentication refused",
+    Fault.HTTP_4XX: "HTTP 4xx",
+    Fault.HTTP_5XX: "HTTP 5xx",
+    Fault.RATE_LIMITED: "rate limited",
+    Fault.BODY_TOO_LARGE: "response too large",
+    Fault.MALFORMED: "not JSON-RPC",
+    Fault.WRONG_CHAIN: "wrong chain",
+    Fault.METHOD_NOT_SUPPORTED: "method not supported",
+    Fault.INVALID_PARAMS: "parameters refused",
+    Fault.TOO_BIG: "too big",
+    Fault.PRUNED: "data not kept",
+    Fault.NOT_SERVED: "block not served",
+    Fault.UNAVAILABLE: "unavailable",
+    Fault.RPC_ERROR: "JSON-RPC error",
+}
+
+
 class CallFailed(Exception):
     """One call to one node gave no result. Stays inside this package: what leaves it is a `ProofError`.
 
@@ -118,6 +145,7 @@ class CallFailed(Exception):
         retry_after_s: float | None = None,
         excerpt: str = "",
         code: int | None = None,
+        denied: bool = False,
     ) -> None:
         super().__init__(fault, message)
         self.fault = fault
@@ -125,6 +153,8 @@ class CallFailed(Exception):
         self.retry_after_s = retry_after_s
         self.excerpt = excerpt
         self.code = code
+        self.denied = denied
+        """It came with an HTTP status that refuses access, if for this call alone."""
 
     def __str__(self) -> str:
         return f"{self.fault}: {self.message}"
@@ -139,8 +169,18 @@ class CallFailed(Exception):
         """The closed word that metrics use for it."""
         return _RESULTS.get(self.fault, "invalid")
 
+    @property
+    def what(self) -> str | None:
+        """The stable words that listings use for it; None where it is no error of the node."""
+        return _WHAT.get(self.fault)
+
     def again(self) -> CallFailed:
         """A copy for one more caller: a raised exception carries one caller's traceback."""
         return CallFailed(
-            self.fault, self.message, retry_after_s=self.retry_after_s, excerpt=self.excerpt, code=self.code
+            self.fault,
+            self.message,
+            retry_after_s=self.retry_after_s,
+            excerpt=self.excerpt,
+            code=self.code,
+            denied=self.denied,
         )

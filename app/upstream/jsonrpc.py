@@ -1,7 +1,7 @@
 """JSON-RPC 2.0 over bytes: requests out, results in. No I/O, no clock.
 
 A result is handed on as the JSON text it had on the wire; what it means is not known here. Sources: the JSON-RPC 2.0
-specification, EIP-1474 for error codes, and the error texts that clients and providers really send.
+specification; what the codes and words of errors mean is in `vendor_words`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from .faults import CallFailed, Fault
+from .vendor_words import fault_of_error
 
 EXCERPT_CHARACTERS = 4096
 """More than a log line gets: secrets are taken out before it is cut, so that none is cut in half."""
@@ -72,7 +73,7 @@ def decode_batch(body: bytes, first_id: int, count: int) -> list[bytes | CallFai
         raise failure or _malformed("an object where the answers of a batch were due", body)
     by_id: dict[object, _Response] = {}
     for response in _parse(body, _batch_decoder):
-        by_id.setdefault(response.id, response)
+        by_id.setdefault(plain_id(response.id), response)
     outcomes: list[bytes | CallFailed] = []
     for call_id in range(first_id, first_id + count):
         found = by_id.get(call_id)
@@ -91,25 +92,19 @@ def decode_error(body: bytes) -> CallFailed | None:
         return None
 
 
+def plain_id(found: object) -> object:
+    """An id as it was sent, although a gateway gives it back as text or as a decimal fraction: "7" and 7.0 for 7."""
+    if isinstance(found, str) and re.fullmatch(r"[0-9]{1,18}", found):
+        return int(found)
+    return int(found) if isinstance(found, float) and found.is_integer() else found
+
+
 def excerpt(text: bytes | str) -> str:
     """The beginning of what a node said as printable ASCII on one line. For logs only, and only after `Poster.scrub`."""
     if isinstance(text, bytes):
         text = text[:EXCERPT_CHARACTERS].decode("ascii", "replace")
     flat = re.sub(r"\s+", " ", text[:EXCERPT_CHARACTERS]).strip()
     return re.sub(r"[^\x20-\x7e]", "?", flat)
-
-
-def classify(code: int | None, message: str) -> Fault:
-    """What a JSON-RPC error means: codes of one meaning first, then the words, then codes of several meanings."""
-    if code in _PLAIN_CODES:
-        return _PLAIN_CODES[code]
-    words = message.casefold()
-    for fault, phrases in _PHRASES:
-        if any(phrase in words for phrase in phrases):
-            # "not supported" about a parameter says nothing about the method.
-            refused_form = fault is Fault.METHOD_NOT_SUPPORTED and code == -32602
-            return Fault.INVALID_PARAMS if refused_form else fault
-    return _LOOSE_CODES.get(code, Fault.RPC_ERROR)
 
 
 def _parse(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
@@ -134,7 +129,7 @@ def _answer(response: _Response, call_id: int, body: bytes) -> bytes | CallFaile
         return failure
     if response.id is msgspec.UNSET:
         return _malformed("a response without id", body)
-    if response.id != call_id:
+    if plain_id(response.id) != call_id:
         return _malformed("a response to another call", body)
     if failure is not None:
         return failure
@@ -148,173 +143,57 @@ def _error(response: _Response) -> CallFailed | None:
         # Some nodes send `"error": null` beside a result.
         return None
     code, message = _code_and_message(bytes(response.error))
-    fault = classify(code, message)
+    fault = fault_of_error(code, message)
     number = "" if code is None else f" {code}"
     return CallFailed(
         fault, f"the node answered with error{number}: {_OWN_WORDS[fault]}", excerpt=excerpt(message), code=code
     )
 
 
+class _Error(msgspec.Struct):
+    code: msgspec.Raw = msgspec.Raw(b"null")
+    message: msgspec.Raw = msgspec.Raw(b"null")
+    data: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_error_decoder = msgspec.json.Decoder(_Error)
+
+
 def _code_and_message(raw: bytes) -> tuple[int | None, str]:
     """Vendors send the error as an object, a bare string, or with the code as a string."""
     try:
-        error: object = msgspec.json.decode(raw)
+        error = _error_decoder.decode(raw)
     except (msgspec.MsgspecError, RecursionError):
-        return None, ""
-    if not isinstance(error, dict):
-        return None, str(error)
-    code, message = error.get("code"), error.get("message")
-    words = message if isinstance(message, str) else ""
-    data = error.get("data")
-    if isinstance(data, str):
-        words = f"{words} {data}"
-    if isinstance(code, str) and re.fullmatch(r"-?[0-9]{1,9}", code):
-        code = int(code)
-    return (code if isinstance(code, int) else None), words
+        return None, _text(raw)
+    words = _text(bytes(error.message))
+    data = _text(bytes(error.data))
+    return _code(bytes(error.code)), f"{words} {data}" if data else words
+
+
+def _code(raw: bytes) -> int | None:
+    found = re.fullmatch(rb'"?(-?[0-9]{1,9})(\.0+)?"?', raw[:64])
+    return None if found is None else int(found[1])
+
+
+def _text(raw: bytes) -> str:
+    """The beginning of a JSON string; nothing for any other value."""
+    if raw[:1] != b'"':
+        return ""
+    if len(raw) > EXCERPT_CHARACTERS:
+        return raw[1:EXCERPT_CHARACTERS].decode("utf-8", "replace")
+    try:
+        return msgspec.json.decode(raw, type=str)
+    except msgspec.MsgspecError:
+        return ""
 
 
 def _malformed(shape: str, body: bytes) -> CallFailed:
     return CallFailed(Fault.MALFORMED, f"the node sent {shape}", excerpt=excerpt(body))
 
 
-_PLAIN_CODES = {
-    -32601: Fault.METHOD_NOT_SUPPORTED,
-    -32008: Fault.TOO_BIG,  # jsonrpsee: response
-    -32010: Fault.TOO_BIG,  # jsonrpsee: batch
-    -32011: Fault.TOO_BIG,  # jsonrpsee: batch response
-    4444: Fault.PRUNED,  # EIP-4444 clients
-    429: Fault.RATE_LIMITED,
-}
-
-_LOOSE_CODES: dict[int | None, Fault] = {
-    -32001: Fault.UNAVAILABLE,  # EIP-1474 "resource not found"; balancers send it for "no healthy node"
-    -32002: Fault.UNAVAILABLE,  # EIP-1474 "resource unavailable"; geth: timeout
-    -32003: Fault.TOO_BIG,  # geth: response too large
-    -32004: Fault.METHOD_NOT_SUPPORTED,  # EIP-1474
-    -32005: Fault.RATE_LIMITED,  # EIP-1474 "limit exceeded"
-    -32007: Fault.TOO_BIG,  # jsonrpsee: request
-    -32029: Fault.RATE_LIMITED,
-    -32097: Fault.RATE_LIMITED,
-    -32600: Fault.INVALID_PARAMS,
-    -32602: Fault.INVALID_PARAMS,
-    503: Fault.UNAVAILABLE,
-}
-
-# In this order: "Batched requests are not supported" is about size, "the method does not exist/is not available" about
-# the method, and "archive requests are not available on your plan" about the plan.
-_PHRASES: tuple[tuple[Fault, tuple[str, ...]], ...] = (
-    (
-        Fault.TOO_BIG,
-        (
-            "too big",
-            "too large",
-            "batch size",
-            "batch limit",
-            "batched requests",
-            "batch requests",
-            "batch is not",
-            "requests in batch",
-            "response size",
-            "message size",
-            "oversized",
-            "query returned more than",
-        ),
-    ),
-    (
-        Fault.METHOD_NOT_SUPPORTED,
-        (
-            "method not found",
-            "method not supported",
-            "method not available",
-            "method not allowed",
-            "method is not",
-            "method is disabled",
-            "unsupported method",
-            "unknown method",
-            "does not exist/is not available",
-            "not whitelisted",
-            "not available on",
-            "not included in your",
-            "not implemented",
-            "not supported",
-        ),
-    ),
-    (
-        Fault.RATE_LIMITED,
-        (
-            "rate limit",
-            "rate-limit",
-            "ratelimit",
-            "too many requests",
-            "quota",
-            "capacity",
-            "throttl",
-            "limit exceeded",
-            "limit reached",
-            "request limit",
-            "per second",
-            "request count exceeded",
-            "compute units",
-            "out of credits",
-            "resource_exhausted",
-            "slow down",
-        ),
-    ),
-    (
-        Fault.PRUNED,
-        (
-            "pruned",
-            "history",
-            "historical",
-            "missing trie node",
-            "archive",
-            "state is not available",
-            "ancient block",
-        ),
-    ),
-    (
-        Fault.NOT_FOUND,
-        (
-            "header not found",
-            "block not found",
-            "unknown block",
-            "header for hash not found",
-            "could not find block",
-            "not found",
-            "no block with",
-            "cannot find",
-            "cannot be found",
-            "unable to find",
-            "does not exist",
-            "doesn't exist",
-            "unfinalized",
-            "not yet available",
-            "greater than latest",
-            "beyond current head",
-            "after last accepted block",
-            "out of range",
-        ),
-    ),
-    (
-        Fault.UNAVAILABLE,
-        ("unavailable", "overloaded", "timed out", "timeout", "busy", "try again", "no healthy", "syncing"),
-    ),
-    (
-        Fault.INVALID_PARAMS,
-        (
-            "invalid argument",
-            "invalid param",
-            "missing value",
-            "cannot unmarshal",
-            "leading zero",
-            "invalid type",
-            "hex string",
-        ),
-    ),
-)
-
 _OWN_WORDS = {
     Fault.NOT_FOUND: "not found",
+    Fault.NOT_SERVED: "it does not serve this",
     Fault.METHOD_NOT_SUPPORTED: "it does not offer that method",
     Fault.RATE_LIMITED: "a limit is reached",
     Fault.TOO_BIG: "too big for it",

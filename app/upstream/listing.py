@@ -10,6 +10,7 @@ from .evm import EvmNode
 def listing_of(node: EvmNode, now: float, frontier: int | None) -> dict[str, object]:
     """How the node stands, how far it is behind `frontier`, what it takes, and what was learned about it."""
     state, capabilities = node.observed(now), node.capabilities
+    error = state.last_error
     latency_s = state.latency_s.get(Part.BLOCK, state.latency_s.get(Part.LIGHT))
     cooling_s = max(0.0, (state.cooling_until or 0.0) - now)
     return {
@@ -25,6 +26,7 @@ def listing_of(node: EvmNode, now: float, frontier: int | None) -> dict[str, obj
         "cooldownSeconds": round(cooling_s, 1),
         "subscription": None if node.subscription is None else node.subscription.word(now),
         "trusted": not state.distrusted(now),
+        "lastError": None if error is None else {"what": error.what, "ageSeconds": round(max(0.0, now - error.at), 1)},
         "budgetUsed": None if node.purse.account.units_per_day is None else round(node.purse.spent_share, 4),
         "capabilities": {
             "receipts": "by-block" if capabilities.block_receipts else "by-transaction",

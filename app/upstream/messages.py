@@ -12,6 +12,8 @@ import msgspec
 
 from app.core.hexadecimal import parse_hash, parse_quantity
 
+from .jsonrpc import plain_id
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -65,7 +67,8 @@ def read_message(message: bytes) -> Answer | Announced | None:
     try:
         if message.lstrip()[:1] == b"[":
             answers = _batch_decoder.decode(message)
-            return Answer(tuple(each.id for each in answers if isinstance(each.id, int)))
+            ids = [plain_id(each.id) for each in answers]
+            return Answer(tuple(each for each in ids if isinstance(each, int)))
         found = _message_decoder.decode(message)
     except (msgspec.MsgspecError, RecursionError):
         raise Nonsense from None
@@ -73,7 +76,8 @@ def read_message(message: bytes) -> Answer | Announced | None:
         return _announced(found)
     if found.id is msgspec.UNSET:
         raise Nonsense
-    return Answer((found.id,) if isinstance(found.id, int) else ())
+    answered = plain_id(found.id)
+    return Answer((answered,) if isinstance(answered, int) else ())
 
 
 def _announced(event: _Message) -> Announced | None:

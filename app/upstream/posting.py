@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import httpx2
 
@@ -211,6 +212,7 @@ class Poster:
                 headers={**headers, **self.headers},
                 trust_env=self.trust_env,
                 follow_redirects=False,
+                cookies=no_cookies(),
             )
         )
 
@@ -252,6 +254,11 @@ def _transport_failure(error: httpx2.HTTPError) -> CallFailed:
     if isinstance(error, httpx2.NetworkError | httpx2.RemoteProtocolError):
         return CallFailed(Fault.RESET, "the connection broke off")
     return CallFailed(Fault.UNREACHABLE, "the request could not be sent")
+
+
+def no_cookies() -> CookieJar:
+    """A jar that takes none: nothing that a node sets is kept, or sent back."""
+    return CookieJar(DefaultCookiePolicy(allowed_domains=()))
 
 
 @lru_cache

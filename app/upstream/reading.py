@@ -64,9 +64,12 @@ class NodeReader:
 
         Raises `Absent`, `ContentInvalid`, `CallFailed`.
         """
-        if ref.height is not None:
-            return await self._by_height(ref.height, singly=singly)
-        return await self._by_hash(ref.block_hash or b"", singly=singly)
+        if ref.height is None:
+            return await self._by_hash(ref.block_hash or b"", singly=singly)
+        found = await self._by_height(ref.height, singly=singly)
+        if found.receipts_json is not None:
+            self.node.state.note_kept(ref.height)
+        return found
 
     async def name_of(self, height: int) -> BlockName:
         """The block that the node has at `height`. Raises as `bodies`."""
@@ -97,7 +100,7 @@ class NodeReader:
         try:
             raw = await self._ask("eth_getBlockByNumber", [tag, False])
         except CallFailed as failure:
-            if failure.fault in ANSWERED:
+            if failure.fault in ANSWERED and not failure.denied:
                 return None
             raise
         name = decode_block_name(raw)

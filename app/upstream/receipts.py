@@ -21,6 +21,12 @@ from .standing import ReceiptsForm
 NULL_PAUSES_S = (0.2, 0.4, 0.8, 1.6)
 """Nodes answer null for receipts of a block they have just got, and have them a second later."""
 
+_OF_THIS_BLOCK = frozenset({Fault.TOO_BIG, Fault.BODY_TOO_LARGE, Fault.NOT_SERVED, Fault.RPC_ERROR})
+"""Faults of the call for all receipts of a block that say nothing about the calls for each of them."""
+
+_OF_AN_UNKNOWN_FORM = frozenset({Fault.NOT_SERVED, Fault.RPC_ERROR})
+"""How a node may answer to a form of the parameter that it does not know."""
+
 Ask = Callable[[str, Sequence[object]], Awaitable[bytes]]
 """One call with its retries."""
 
@@ -54,17 +60,17 @@ async def whole_list(
 
     Raises `AskEach`, `HeightNeeded`, `ReceiptsMissing`, or `CallFailed` when the node could not be asked.
     """
-    if not node.capabilities.block_receipts:
+    if not node.capabilities.offers_block_receipts(patience.now()):
         raise AskEach
     for pause_s in (*(NULL_PAUSES_S if pauses_s is None else pauses_s), None):
         try:
             raw = await _in_some_form(node, ask, block_hash, height)
         except CallFailed as failure:
             if failure.fault is Fault.METHOD_NOT_SUPPORTED:
-                node.capabilities.block_receipts = False
+                node.capabilities.note_no_block_receipts(patience.now())
                 raise AskEach from None
-            if failure.fault in (Fault.TOO_BIG, Fault.BODY_TOO_LARGE):
-                # Only this block is too big: the next one is asked for in one call again.
+            if failure.fault in _OF_THIS_BLOCK:
+                # The next block is asked for in one call again.
                 raise AskEach from None
             if failure.fault is Fault.PRUNED:
                 raise ReceiptsMissing("the node no longer keeps the receipts of this block", pruned=True) from None
@@ -79,18 +85,24 @@ async def whole_list(
 
 
 async def _in_some_form(node: EvmNode, ask: Ask, block_hash: bytes, height: int | None) -> bytes:
-    """The first form of the parameter that the node takes is remembered."""
+    """The first form of the parameter to which the node gives receipts is remembered."""
+    refused: CallFailed | None = None
     for form in _forms(node.capabilities.receipts_form):
         if form is ReceiptsForm.NUMBER and height is None:
             raise HeightNeeded
         try:
             raw = await ask("eth_getBlockReceipts", [_spelled(form, block_hash, height)])
         except CallFailed as failure:
-            if failure.fault is Fault.INVALID_PARAMS:
+            unknown_form = failure.fault in _OF_AN_UNKNOWN_FORM and not node.capabilities.form_is_known
+            if failure.fault is Fault.INVALID_PARAMS or unknown_form:
+                refused = failure
                 continue
             raise
-        node.capabilities.receipts_form = form
+        if raw != NULL:
+            node.capabilities.note_receipts_form(form)
         return raw
+    if refused is not None and refused.fault is not Fault.INVALID_PARAMS:
+        raise refused
     raise AskEach
 
 

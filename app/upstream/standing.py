@@ -22,7 +22,14 @@ DENIED_FOR_S = 60.0
 
 COOLDOWN_MIN_S, COOLDOWN_MAX_S = 1.0, 60.0
 
+LONGEST_WAIT_S = 1e9
+"""Nothing that a node asks for is taken to be longer."""
+
 BATCH_START = 100
+
+OFF_FIRST_S, OFF_LONGEST_S = 60.0, 3600.0
+"""A method that a node does not offer is tried again after so long, each time after twice as long: nodes learn methods too, and
+an error of one block may sound as if the method were missing."""
 
 
 class ReceiptsForm(StrEnum):
@@ -35,12 +42,48 @@ class ReceiptsForm(StrEnum):
 
 @dataclass(slots=True)
 class Capabilities:
-    """What was learned about a node. Only lasting facts: one answer that was too big for it is none."""
+    """What was learned about a node, and when to see whether it still holds. One answer that was too big for it is no fact."""
 
     block_receipts: bool = True
     receipts_form: ReceiptsForm = ReceiptsForm.HASH
+    form_is_known: bool = False
+    """Whether the node ever answered to that form."""
     batch_limit: int = BATCH_START
     """The largest batch believed to pass; 1: no batches."""
+    receipts_again_at: float = 0.0
+    receipts_off_s: float = 0.0
+    batches_again_at: float = 0.0
+    batches_off_s: float = 0.0
+
+    def offers_block_receipts(self, now: float) -> bool:
+        """Whether to ask for the receipts of a block in one call, be it to see whether that is offered by now."""
+        return self.block_receipts or now >= self.receipts_again_at
+
+    def note_receipts_form(self, form: ReceiptsForm) -> None:
+        """The node gave the receipts of a block to this form of the parameter."""
+        self.block_receipts, self.receipts_form, self.form_is_known = True, form, True
+        self.receipts_off_s = 0.0
+
+    def note_no_block_receipts(self, now: float) -> None:
+        """The node says that it does not offer the method."""
+        self.block_receipts = False
+        self.receipts_off_s = min(max(OFF_FIRST_S, 2 * self.receipts_off_s), OFF_LONGEST_S)
+        self.receipts_again_at = now + self.receipts_off_s
+
+    def largest_batch(self, now: float) -> int:
+        """The largest batch to try: what is believed to pass, or now and then twice of it."""
+        if not self.batches_off_s or self.batch_limit >= BATCH_START or now < self.batches_again_at:
+            return self.batch_limit
+        self.batches_off_s = min(2 * self.batches_off_s, OFF_LONGEST_S)
+        self.batches_again_at = now + self.batches_off_s
+        self.batch_limit = min(2 * self.batch_limit, BATCH_START)
+        return self.batch_limit
+
+    def note_batch_limit(self, size: int, now: float) -> None:
+        """A batch of more calls than `size` did not pass."""
+        self.batch_limit = size
+        self.batches_off_s = self.batches_off_s or OFF_FIRST_S
+        self.batches_again_at = now + self.batches_off_s
 
 
 @dataclass(slots=True)
@@ -146,10 +189,11 @@ def retry_after_s(header: str | None, wall_now: float) -> float | None:
     """Seconds that a `Retry-After` header asks for, in either form (RFC 9110, 10.2.3); None when it is unusable."""
     if header is None:
         return None
-    text = header.strip()
+    text = header.strip()[:64]
     if text.isascii() and text.isdigit():
         return float(text[:9])
     try:
-        return parsedate_to_datetime(text).timestamp() - wall_now
-    except ValueError:
+        wait_s = parsedate_to_datetime(text).timestamp() - wall_now
+    except (ValueError, TypeError, OverflowError, OSError):  # a date or a zone that no calendar has
         return None
+    return min(max(wait_s, 0.0), LONGEST_WAIT_S)

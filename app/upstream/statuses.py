@@ -5,19 +5,32 @@ from __future__ import annotations
 from . import jsonrpc
 from .faults import CallFailed, Fault
 from .standing import retry_after_s
+from .vendor_words import fault_of_words
+
+_REFUSALS = (401, 402, 403)
+
+_OF_THIS_CALL = frozenset({Fault.PRUNED, Fault.METHOD_NOT_SUPPORTED, Fault.RATE_LIMITED, Fault.UNAVAILABLE})
+"""What a status that refuses access may say of one call, by the words beside it, and not of our credentials."""
+
+_OWN_WORDS = {
+    Fault.PRUNED: "it does not keep data that old, or not for this plan",
+    Fault.RATE_LIMITED: "a limit is reached",
+}
 
 
 def failure_of_status(status: int, retry_after: str | None, body: bytes, wall_now: float) -> CallFailed:
-    """A JSON-RPC error in the body says more than the status, limits apart."""
+    """A JSON-RPC error, or words, in the body say more than the status, limits apart."""
     said = jsonrpc.decode_error(body)
     wait_s = retry_after_s(retry_after, wall_now)
     words = jsonrpc.excerpt(body)
     if status == 429 or (status == 503 and wait_s is not None):
         return CallFailed(Fault.RATE_LIMITED, f"the node answered HTTP {status}", retry_after_s=wait_s, excerpt=words)
-    if said is not None and (status not in (401, 402, 403) or said.fault is Fault.METHOD_NOT_SUPPORTED):
+    if said is not None and (status not in _REFUSALS or said.fault in _OF_THIS_CALL):
+        said.denied = status in _REFUSALS
+        said.retry_after_s = wait_s
         return said
     fault = Fault.HTTP_5XX if status >= 500 else Fault.HTTP_4XX
-    if status in (401, 402, 403):
+    if status in _REFUSALS:
         fault = Fault.DENIED
     elif status == 413:
         fault = Fault.TOO_BIG
@@ -26,4 +39,8 @@ def failure_of_status(status: int, retry_after: str | None, body: bytes, wall_no
         fault = Fault.RESET
     elif status < 400:
         fault = Fault.MALFORMED
+    worded = None if words.startswith("<") or said is not None else fault_of_words(words)
+    if fault in (Fault.DENIED, Fault.HTTP_4XX) and worded in _OWN_WORDS:
+        meaning = f"the node answered HTTP {status}: {_OWN_WORDS[worded]}"
+        return CallFailed(worded, meaning, retry_after_s=wait_s, excerpt=words, denied=fault is Fault.DENIED)
     return CallFailed(fault, f"the node answered HTTP {status}", excerpt=words)

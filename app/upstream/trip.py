@@ -51,6 +51,7 @@ _UNABLE = frozenset(
         Fault.INVALID_PARAMS,
         Fault.TOO_BIG,
         Fault.BODY_TOO_LARGE,
+        Fault.NOT_SERVED,
     }
 )
 
@@ -139,6 +140,11 @@ class Trip:
                     value = await visit(self._crew.reader(turn), turn)
                 except SETBACKS as setback:
                     self.note(self.at, setback)
+                    continue
+                except ProofError:
+                    raise
+                except Exception as fault:  # noqa: BLE001 - whatever one node's answer leads to, the next one is asked
+                    self.note(self.at, self._crew.nodes[self.at.node].crashed(fault))
                     continue
                 self.blame_others(self.at.node, value)
                 return value

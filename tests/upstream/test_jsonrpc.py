@@ -121,6 +121,12 @@ LIMITED = [
     (None, "Project ID quota used up"),
     (-32603, "RESOURCE_EXHAUSTED"),
     (-32001, "you are being throttled"),
+    (-32011, "request limit reached"),
+    (-32010, "rate limit of 25 requests per second"),
+    (-32008, "Too many concurrent requests"),
+    (-32602, "you have reached your daily limit"),
+    (-32601, "quota exceeded for this method"),
+    (-32003, "exceeded the rate limit"),
 ]
 TOO_BIG = [
     (-32008, "Response is too big"),
@@ -130,6 +136,10 @@ TOO_BIG = [
     (-32005, "Batched requests are not supported by this server"),
     (-32000, "Batch size is too large"),
     (-32602, "Query returned more than 10000 results"),
+    (-32005, "response size limit exceeded"),
+    (-32011, "The batch response was too large"),
+    (-32011, ""),
+    (-32005, "Too many requests in batch"),
 ]
 PRUNED = [
     (4444, "pruned history unavailable"),
@@ -138,6 +148,11 @@ PRUNED = [
     (-32602, "history for this block has been pruned"),
     (-32000, "state is not available, node is not an archive"),
     (-32000, "required historical state unavailable"),
+    (-32602, "Archive requests require a personal token. Get one at https://rpc.example.org"),
+    (-32002, "Archive, Debug and Trace requests are not available on your current plan."),
+    (-32000, "archive data needs the Growth plan"),
+    (-32002, "Archive data is not available on this node"),
+    (-32001, "upgrade your plan for blocks that old"),
 ]
 UNAVAILABLE = [
     (-32001, "all nodes failed"),
@@ -145,6 +160,17 @@ UNAVAILABLE = [
     (-32000, "service temporarily unavailable"),
     (503, "no"),
     (-32603, "backend overloaded, please try again"),
+    (-32011, "no backends available for method"),
+    (-32601, "no backend is currently healthy to serve traffic"),
+    (-32000, "no healthy nodes"),
+    (-32010, "bad gateway"),
+]
+NOT_SERVED = [
+    (-32000, "transaction type not supported"),
+    (-32603, "unsupported transaction type 0x7e"),
+    (-32000, "method handler failed: transaction type not supported"),
+    (-32000, "pending blocks are not supported"),
+    (-32000, "receipts are not available on this shard"),
 ]
 INVALID = [
     (-32602, "invalid argument 0: hex number with leading zero digits"),
@@ -162,6 +188,7 @@ TABLE = [
     *((Fault.PRUNED, *row) for row in PRUNED),
     *((Fault.UNAVAILABLE, *row) for row in UNAVAILABLE),
     *((Fault.INVALID_PARAMS, *row) for row in INVALID),
+    *((Fault.NOT_SERVED, *row) for row in NOT_SERVED),
     *((Fault.RPC_ERROR, *row) for row in OTHER),
 ]
 
@@ -185,6 +212,44 @@ def test_row_14_vendors_words_are_understood(fault: Fault, code: int | None, mes
 )
 def test_errors_of_any_shape_are_errors(error: object, fault: Fault) -> None:
     assert fault_of(json.dumps({"id": 7, "error": error}).encode()) is fault
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        ({"code": -32005.0, "message": "x"}, Fault.RATE_LIMITED),
+        ({"code": 10**30, "message": "x"}, Fault.RPC_ERROR),
+        ({"code": True, "message": "x"}, Fault.RPC_ERROR),
+        ({"code": {"a": 1}, "message": "header not found"}, Fault.NOT_FOUND),
+        ({"code": -32000, "message": "header not found" + "x" * 1_000_000}, Fault.NOT_FOUND),
+        ({"code": -32000, "message": {"text": "header not found"}}, Fault.RPC_ERROR),
+    ],
+)
+def test_errors_are_bounded_before_they_are_read(error: object, fault: Fault) -> None:
+    with pytest.raises(CallFailed) as caught:
+        jsonrpc.decode_response(json.dumps({"id": 7, "error": error}).encode(), 7)
+    assert caught.value.fault is fault
+    assert len(caught.value.excerpt) <= 4096
+
+
+@pytest.mark.parametrize("nested", ["[" * 20_000 + "]" * 20_000, '{"a":' * 20_000 + "1" + "}" * 20_000])
+def test_an_error_of_any_depth_is_a_failure(nested: str) -> None:
+    assert fault_of(f'{{"id":7,"error":{nested}}}'.encode()) in (Fault.RPC_ERROR, Fault.MALFORMED)
+    assert fault_of(f'{{"id":7,"error":{{"code":-32000,"data":{nested}}}}}'.encode()) in (
+        Fault.RPC_ERROR,
+        Fault.MALFORMED,
+    )
+
+
+@pytest.mark.parametrize("given", ['"7"', "7.0", "7"])
+def test_an_id_that_comes_back_in_another_form_is_that_id(given: str) -> None:
+    assert jsonrpc.decode_response(f'{{"id":{given},"result":"a"}}'.encode(), 7) == b'"a"'
+    assert jsonrpc.decode_batch(f'[{{"id":{given},"result":"a"}}]'.encode(), 7, 1) == [b'"a"']
+
+
+@pytest.mark.parametrize("given", ['"8"', '"7x"', '"0x7"', '" 7"', "7.5", "true", '"' + "7" * 5000 + '"', "1e400"])
+def test_an_id_of_another_call_is_no_answer(given: str) -> None:
+    assert fault_of(f'{{"id":{given},"result":"a"}}'.encode()) is Fault.MALFORMED
 
 
 @pytest.mark.parametrize("id_part", ['"id":null,', "", '"id":7,'])
