@@ -199,6 +199,7 @@ def verify(
         int | None, typer.Option(min=0, help="For usc proofs: the height of an anchor you trust.")
     ] = None,
     anchor_digest: Annotated[str | None, typer.Option(help="For usc proofs: the digest of that anchor.")] = None,
+    root: Annotated[str | None, typer.Option(help="The root of the trie that you trust.")] = None,
 ) -> None:
     """Check proofs offline, with nothing but their own bytes and what you trust, and say what is wrong with those that do not
     hold. Exit code 0: all of them hold; 1: one does not; 2: one could not be checked, because it is no proof, cannot be read, or
@@ -208,6 +209,7 @@ def verify(
     trust = Trust(
         None if block_hash is None else _hash("--block-hash", block_hash),
         None if anchor_height is None else (anchor_height, _hash("--anchor-digest", anchor_digest or "")),
+        None if root is None else _hash("--root", root),
     )
     outcomes = set()
     for file in files or [Path("-")]:
@@ -222,6 +224,8 @@ def verify(
         raise typer.Exit(EXIT_REFUSED)
     if Outcome.UNCHECKED in outcomes:
         raise typer.Exit(EXIT_CONFIGURATION)
+    if trust.unused:
+        _stop(f"{' and '.join(sorted(trust.unused))}: nothing of the kind is in what was checked", EXIT_CONFIGURATION)
 
 
 keys = typer.Typer(name="keys", help="API keys of consumers.", no_args_is_help=True)

@@ -239,8 +239,9 @@ class Rates:
         return self._alone(tab)
 
     def _row_is_busy(self, question: _Question) -> bool:
-        """Whether the database answered in time what was asked after this."""
-        return self.reliance.proved_at > question.asked_at
+        """Whether the database answered in time what was asked after this, and still does: not where it is all of the table that
+        nobody gets at."""
+        return not self.reliance.broken and self.reliance.proved_at > question.asked_at
 
     def _alone(self, tab: Tab) -> Decision:
         return tab.alone(self._clock(), self._replicas)

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -111,6 +112,36 @@ async def test_R12_a_row_that_somebody_else_locks_denies_its_consumer_alone(post
             assert not rates.reliance.broken
         await until(lambda: not rates._asking)
         assert (await rates.take("noisy")).allowed
+
+
+@pytest.mark.parametrize("mode", ["SHARE", "EXCLUSIVE", "ACCESS EXCLUSIVE"])
+async def test_R7_a_table_that_is_locked_as_a_whole_denies_nobody(postgres: str, mode: str) -> None:
+    rate = Rate(1.0, 100)
+    async with process(postgres, rate, budget_s=0.3) as rates, open_database(postgres, LIMITS) as other:
+        other.ready = True
+        for consumer in ("a", "b", "c"):
+            assert (await rates.take(consumer)).layer is Layer.SHARED
+        async with other.writing() as link:
+            await link.execute(text(f"LOCK TABLE consumer_buckets IN {mode} MODE"))
+            for _ in range(3):
+                decisions = await asyncio.gather(*(rates.take(consumer) for consumer in ("a", "b", "c", "d")))
+                assert {(each.allowed, each.layer) for each in decisions} == {(True, Layer.FALLBACK)}
+            assert rates.reliance.broken
+        await until(lambda: not rates.reliance.broken)
+        assert (await rates.take("e")).layer is Layer.SHARED
+
+
+async def test_R7_a_database_file_that_another_locks_denies_nobody(tmp_path: Path) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path}/rates.db"
+    async with process(url, Rate(1.0, 100), budget_s=0.3) as rates, open_database(url, LIMITS) as other:
+        other.ready = True
+        assert (await rates.take("a")).layer is Layer.SHARED
+        async with other.writing() as link:
+            await link.execute(text("UPDATE consumer_buckets SET tokens = tokens"))
+            for _ in range(3):
+                decisions = await asyncio.gather(*(rates.take(consumer) for consumer in ("a", "b", "c")))
+                assert {(each.allowed, each.layer) for each in decisions} == {(True, Layer.FALLBACK)}
+        await until(lambda: not rates.reliance.broken)
 
 
 async def test_R7_a_line_that_freezes_costs_a_request_its_budget_and_the_next_ones_nothing(
