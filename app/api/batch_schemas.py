@@ -8,13 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pydantic.alias_generators import to_camel
 
 from app.api.batch_questions import MAX_INDEXES, MAX_PROOF_QUERIES, MAX_SPLIT, MAX_TX_HASHES
-from app.api.schemas import TX_HASH_SCHEMA, U64, ContinuityProofBody, Hash, Hex, MerkleProof
+from app.api.schemas import TX_HASH_SCHEMA, U64, ContinuityProofBody, Hash, Hex, MerkleProof, Omitted
 
 
 class _CamelBody(BaseModel):
     """Field names in camelCase on the wire."""
 
-    model_config = ConfigDict(extra="allow", alias_generator=to_camel)
+    model_config = ConfigDict(alias_generator=to_camel)
 
 
 _NUMBER_AS_NAME: dict[str, JsonValue] = {"type": "string", "pattern": "^(0|[1-9][0-9]*)$"}
@@ -64,7 +64,9 @@ class ProofQuery(_CamelBody):
     """Transactions of one block, by index. Without indexes, the roots from its height on alone."""
 
     header_number: U64
-    tx_indexes: Annotated[list[U64], Field(max_length=MAX_INDEXES)] = []
+    tx_indexes: (
+        Annotated[list[U64], Field(max_length=MAX_INDEXES, description="None asks for roots alone.")] | Omitted
+    ) = None
 
 
 SPLIT: dict[str, Any] = {

@@ -52,6 +52,7 @@ CODES: Mapping[str, tuple[str, ...]] = {
     "UscBlockNotFound": ("AttestationsMissing", "BlockNotOnSourceChain"),
     "UscTransactionNotFound": ("AttestationsMissing", *_TRANSACTION),
     "MethodNotAllowed": ("MethodNotAllowed",),
+    "BodyTimeout": ("BodyTimeout",),
     "NotFinalized": ("NotFinalized",),
     "PayloadTooLarge": ("PayloadTooLarge",),
     "UnsupportedMediaType": ("UnsupportedMediaType",),
@@ -76,6 +77,7 @@ CODES: Mapping[str, tuple[str, ...]] = {
 _ANYWHERE = ("MethodNotAllowed", "PayloadTooLarge", "Internal")
 _KEYED = ("BadChain", *_ANYWHERE)
 _DOOR = ("Unauthorized", "MethodNotAllowed", "PayloadTooLarge", "TooManyRequests", "ProofFault", "RequestTimeout")
+_BODY = ("BodyTimeout", "UnsupportedMediaType")
 _PROOF = (*_DOOR, "ProofUnavailable")
 _NATIVE = (*_PROOF, "NotFinalized", "Unprovable")
 _USC = (*_PROOF, "UscUnprovable")
@@ -89,14 +91,14 @@ ERRORS: Mapping[str, tuple[str, ...]] = {
     "getLogProofAt": ("BadChain", "BlockLogNotFound", *_NATIVE),
     "getUscProof": ("BadUscPosition", "UscBlockNotFound", *_USC),
     "getUscProofByTransaction": ("BadUscTransaction", "UscTransactionNotFound", *_USC),
-    "getUscBatch": ("BadUscBatch", "UscBlockNotFound", "UnsupportedMediaType", *_USC),
+    "getUscBatch": ("BadUscBatch", "UscBlockNotFound", *_BODY, *_USC),
     "getUscBatchByTransaction": (
         "BadUscBatchByTransaction",
         "UscTransactionNotFound",
-        "UnsupportedMediaType",
+        *_BODY,
         *_USC,
     ),
-    "verifyProof": ("BadProof", "UnsupportedMediaType", "VerifierUnavailable", *_DOOR),
+    "verifyProof": ("BadProof", "VerifierUnavailable", *_BODY, *_DOOR),
     "getAttestedHeight": _KEYED,
     "getChain": _KEYED,
 }
@@ -124,7 +126,7 @@ _ALWAYS = frozenset({"X-Request-Id", "Cache-Control", "ETag", "Allow", "WWW-Auth
 _EVERYWHERE = ("X-Request-Id", "Cache-Control")
 _LIMITED = ("RateLimit-Policy", "RateLimit")
 _SOME_RETRIABLE = frozenset({404, 422})
-_ALL_RETRIABLE = frozenset({409, 429, 503, 504})
+_ALL_RETRIABLE = frozenset({408, 409, 429, 503, 504})
 
 # --- security -------------------------------------------------------------------------------------------------------
 

@@ -59,13 +59,11 @@ Exact = Annotated[int, Field(ge=0, le=2**53 - 1)]
 class _Body(BaseModel):
     """Field names as written."""
 
-    model_config = ConfigDict(extra="allow")
-
 
 class _CamelBody(BaseModel):
     """Field names in camelCase on the wire."""
 
-    model_config = ConfigDict(extra="allow", alias_generator=to_camel)
+    model_config = ConfigDict(alias_generator=to_camel)
 
 
 class FinalityStatement(_CamelBody):

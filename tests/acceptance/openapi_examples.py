@@ -74,7 +74,7 @@ def made(demo: Copath) -> dict[str, Any]:
 
     requests = {
         "Native": ("A proof as a native route returned it", transaction),
-        "Usc": ("A usc proof with the anchor that is trusted", {"proof": usc, "anchor": _anchor_of(usc)}),
+        "Usc": ("A usc proof with the anchor that is trusted", {"proof": usc, "anchor": anchor_of(usc)}),
         "UscAsItIs": ("A usc proof under no anchor: there is none that is trusted", usc),
         "Trie": (
             "A trie of one item",
@@ -122,7 +122,7 @@ def settled(value: Any) -> Any:
     return value
 
 
-def _anchor_of(usc: dict[str, Any]) -> dict[str, Any]:
+def anchor_of(usc: dict[str, Any]) -> dict[str, Any]:
     """Where the digest chain of a proof ends. A caller would know it from elsewhere."""
     proof = usc["continuityProof"]
     reached = to_bytes(proof["lowerEndpointDigest"])
