@@ -40,6 +40,7 @@ program = typer.Typer(
 )
 
 EXIT_REFUSED = 1
+"""The configuration is right, and what it names refuses or is not there now: a port in use, a database, a directory."""
 EXIT_CONFIGURATION = 2
 """The configuration, the command line, or what was asked for cannot be meant."""
 
@@ -81,7 +82,8 @@ def serve(
     chain_key: Annotated[int | None, typer.Option(help="The key of that chain.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
-    """Serve proofs over HTTP until SIGTERM or SIGINT."""
+    """Serve proofs over HTTP until SIGTERM or SIGINT. Exit code 0: it was told to end, and ended; 1: what the configuration names
+    refuses or is in use, or it was forced to end; 2: the command line, or the configuration."""
     flags = {
         "bind_host": host,
         "bind_port": None if port is None else str(port),
@@ -94,7 +96,7 @@ def serve(
     try:
         code = run_server(loaded.settings, is_demo=is_demo)
     except CannotStart as error:
-        _stop(f"copath: {error}", EXIT_REFUSED)
+        _refuse(error)
     raise typer.Exit(code)
 
 
@@ -115,7 +117,7 @@ def check(
     except UnknownName as error:
         _stop(f"--chain: {error}", EXIT_CONFIGURATION)
     except CannotStart as error:
-        _stop(f"copath: {error}", EXIT_REFUSED)
+        _refuse(error)
     if not trusted:
         raise typer.Exit(EXIT_REFUSED)
 
@@ -143,7 +145,7 @@ def prove(
     try:
         status, body = asyncio.run(ask_once(loaded.settings, paths[kind], anchored=kind == "usc"))
     except* CannotStart as errors:
-        _stop(f"copath: {errors.exceptions[0]}", EXIT_REFUSED)
+        _refuse(errors.exceptions[0])
     if status != 200:
         _stop(body.decode(), EXIT_CONFIGURATION if status == BAD_REQUEST else EXIT_REFUSED)
     typer.echo(body.decode())
@@ -169,7 +171,7 @@ def backfill(
     try:
         tally = asyncio.run(fill_range(loaded.settings, chain, first, last))
     except* (CannotStart, RangeRefused) as errors:
-        _stop(f"copath: {errors.exceptions[0]}", EXIT_REFUSED)
+        _refuse(errors.exceptions[0])
     typer.echo("\n".join(tally.lines()))
     if tally.failed:
         raise typer.Exit(EXIT_REFUSED)
@@ -186,7 +188,7 @@ def migrate(
     try:
         typer.echo(asyncio.run(bring_up_to_date(loaded.settings, wait)))
     except NotMigrated as error:
-        _stop(f"copath: {error}", EXIT_REFUSED)
+        _refuse(error)
 
 
 @program.command()
@@ -266,7 +268,7 @@ def _about_keys(config: Path | None, ask: Callable[[Settings], Coroutine[Any, An
     try:
         return asyncio.run(ask(loaded.settings))
     except KeysRefused as refused:
-        _stop(f"copath: {refused}", EXIT_REFUSED)
+        _refuse(refused)
 
 
 def _day(moment: int) -> str:
@@ -295,6 +297,13 @@ def _load(config: Path | None, flags: Mapping[str, Any]) -> tuple[LoadedSettings
             return demo_settings(demo_chains(), os.environ, flags), True
     except SettingsError as error:
         _stop(f"copath: {error}", EXIT_CONFIGURATION)
+
+
+def _refuse(error: BaseException) -> NoReturn:
+    """Its line, and the exit code that says whether the configuration has to change or what it names."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    _stop(f"copath: {error}", EXIT_CONFIGURATION if getattr(error, "misconfigured", False) else EXIT_REFUSED)
 
 
 def _stop(line: str, code: int) -> NoReturn:

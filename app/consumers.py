@@ -33,6 +33,11 @@ LIMITS = Limits(call_s=1.0, lock_s=0.75, connections=6, overflow=0)
 class KeysRefused(Exception):
     """Why no key can be made, listed or revoked: one clear line, without a secret."""
 
+    def __init__(self, line: str, *, misconfigured: bool = True) -> None:
+        """`misconfigured`: it is the configuration or the command line that has to change."""
+        super().__init__(line)
+        self.misconfigured = misconfigured
+
 
 @dataclass(frozen=True, slots=True)
 class ConsumerParts:
@@ -106,16 +111,24 @@ async def revoke_key(settings: Settings, key_id: str) -> bool:
         return await table.revoke(key_id)
 
 
+def _kept_nowhere(url: str) -> bool:
+    return url.startswith("sqlite") and url.partition("://")[2] in ("", "/", "/:memory:")
+
+
 @asynccontextmanager
 async def _table(settings: Settings) -> AsyncIterator[KeyTable]:
     secret = settings.consumers.pepper
     if secret is None:
         raise KeysRefused("keys are stored as hashes under consumers.pepper: set consumers.pepper_file first")
+    if _kept_nowhere(settings.database_url):
+        raise KeysRefused(
+            "database_url is in memory, where no key lasts: name the configuration of your server with --config"
+        )
     try:
         async with open_database(settings.database_url) as database:
             await make_ready(database)
             yield KeyTable(database, Pepper(secret.encode()))
     except DatabaseRefused as refused:
-        raise KeysRefused(str(refused)) from refused
+        raise KeysRefused(str(refused), misconfigured=refused.misconfigured) from refused
     except StoreUnavailable as lost:
-        raise KeysRefused(f"the database cannot be had: {lost}") from lost
+        raise KeysRefused(f"the database does not answer: {lost}", misconfigured=False) from lost

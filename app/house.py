@@ -242,4 +242,4 @@ async def _opened_stores(settings: Settings, metrics: Metrics, parts: AsyncExitS
     try:
         return await parts.enter_async_context(open_stores(settings, metrics))
     except StoresRefused as refused:
-        raise CannotStart(str(refused)) from refused
+        raise CannotStart(str(refused), misconfigured=refused.misconfigured) from refused

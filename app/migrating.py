@@ -11,6 +11,11 @@ from app.store.migrating import until_ready
 class NotMigrated(Exception):
     """Why the tables are as they were: one clear line, without a secret."""
 
+    def __init__(self, line: str, *, misconfigured: bool = False) -> None:
+        """`misconfigured`: it is the configuration that has to change."""
+        super().__init__(line)
+        self.misconfigured = misconfigured
+
 
 async def migrate(settings: Settings, wait_s: float) -> str:
     """One line about what was done. A database that cannot be had is waited for, `wait_s` at most; every attempt is a log line.
@@ -21,7 +26,7 @@ async def migrate(settings: Settings, wait_s: float) -> str:
     except StoreUnavailable as error:
         raise NotMigrated(f"the database cannot be had: {error}") from error
     except DatabaseRefused as refused:
-        raise NotMigrated(str(refused)) from refused
+        raise NotMigrated(str(refused), misconfigured=refused.misconfigured) from refused
     if not done.changed:
         return f"{database.name} is at {done.after}: nothing to do"
     return f"{database.name} went from {done.before or 'nothing'} to {done.after}"

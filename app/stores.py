@@ -7,7 +7,10 @@ is asked of the nodes. One that will never do, because of its URL, its password 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -15,7 +18,7 @@ from app.core.lasting import StoreUnavailable
 from app.metrics import Metrics
 from app.settings import Settings
 from app.store.anchor_rows import SqlAnchorRows
-from app.store.blocks import BlockStoreRules, ChainBlocks, PackedBlocks, open_block_store
+from app.store.blocks import BlockStoreRules, ChainBlocks, PackedBlocks, directory_of, open_block_store
 from app.store.brief_leases import BriefLeases
 from app.store.database import Database, DatabaseRefused, open_database
 from app.store.leases import SqlLeases
@@ -31,6 +34,10 @@ START_LIMIT_S = 5.0
 
 class StoresRefused(Exception):
     """Why nothing can be kept where it should be: one clear line, without a secret."""
+
+    def __init__(self, line: str, *, misconfigured: bool) -> None:
+        super().__init__(line)
+        self.misconfigured = misconfigured
 
 
 class Stores:
@@ -88,12 +95,36 @@ async def open_stores(settings: Settings, metrics: Metrics) -> AsyncIterator[Sto
             await _ready_soon(database)
             blocks = _open_blocks(settings, metrics)
         except DatabaseRefused as refused:
-            raise StoresRefused(str(refused)) from refused
+            raise StoresRefused(str(refused), misconfigured=refused.misconfigured) from refused
         except ValueError as error:
-            raise StoresRefused(f"block_store_url: {error}") from None
+            raise StoresRefused(f"block_store_url: {error}", misconfigured=True) from None
+        await asyncio.to_thread(_try_directory, settings.block_store_url)
         if blocks is not None:
             parts.push_async_callback(blocks.aclose)
         yield Stores(database, blocks, blocks_are_shared=_is_shared(settings))
+
+
+def _try_directory(url: str | None) -> None:
+    """Says at the start that the directory for blocks cannot be written, and not only when the first block is lost."""
+    if url is None or not url.startswith("file:"):
+        return
+    place = directory_of(url)
+    try:
+        os.makedirs(place, exist_ok=True)
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        log.warning(
+            "block_store_unwritable",
+            extra={
+                "setting": "block_store_url",
+                "directory": place,
+                "reason": os.strerror(
+                    errno.ENOTDIR if isinstance(error, FileExistsError) else error.errno or errno.EIO
+                ),
+                "detail": "blocks are fetched again after every restart: name a directory that can be written, or null",
+            },
+        )
 
 
 async def _ready_soon(database: Database) -> None:

@@ -45,6 +45,11 @@ _MIN_USEFUL_SHARE = 0.15
 class CannotStart(Exception):
     """Why nothing is served: one clear line, without a secret and without the places of secret files."""
 
+    def __init__(self, line: str, *, misconfigured: bool = False) -> None:
+        """`misconfigured`: it is the configuration that has to change, and not what it names."""
+        super().__init__(line)
+        self.misconfigured = misconfigured
+
 
 class MonotonicClock:
     """The clock of a running house."""
@@ -149,26 +154,29 @@ def _build_node(chosen: UpstreamSettings, chain: ChainSettings, accounts: Accoun
     try:
         transport = demo_transport(url) if url.startswith("demo:") else None
     except ValueError as error:
-        raise CannotStart(f"chain {chain.name}: {error}") from None
+        raise CannotStart(f"chain {chain.name}: {error}", misconfigured=True) from None
     limits = NodeLimits(attempt_timeout_s=chain.routing.attempt_timeout_secs)
     if chosen.max_concurrent is not None:
         limits = replace(limits, max_connections=chosen.max_concurrent)
     account = accounts.of(url, chosen.headers, chosen.units_per_second, chosen.units_per_day)
-    return EvmNode(
-        chosen.name,
-        url,
-        ws_url=chosen.ws_url,
-        chain_id=chain.chain_id,
-        family=chain.family,
-        derives_from=chosen.derives_from,
-        priority=chosen.priority,
-        headers=chosen.headers,
-        limits=limits,
-        transport=transport,
-        observer=Counting(metrics, chain.name, chosen.name),
-        purse=Purse(prices_of(chosen.price), account),
-        chain=chain.name,
-    )
+    try:
+        return EvmNode(
+            chosen.name,
+            url,
+            ws_url=chosen.ws_url,
+            chain_id=chain.chain_id,
+            family=chain.family,
+            derives_from=chosen.derives_from,
+            priority=chosen.priority,
+            headers=chosen.headers,
+            limits=limits,
+            transport=transport,
+            observer=Counting(metrics, chain.name, chosen.name),
+            purse=Purse(prices_of(chosen.price), account),
+            chain=chain.name,
+        )
+    except ValueError as error:
+        raise CannotStart(f"chain {chain.name}: upstream {chosen.name}: {error}", misconfigured=True) from None
 
 
 async def _build_anchors(
@@ -190,7 +198,7 @@ async def _build_anchors(
                 metrics.before_scrape(AnchorFigures(chain.name, anchors, metrics).publish)
                 return anchors
     except (AnchorContradiction, AnchorsRefused) as refused:
-        raise CannotStart(f"chain {chain.name}: anchors: {refused}") from refused
+        raise CannotStart(f"chain {chain.name}: anchors: {refused}", misconfigured=True) from refused
     return None
 
 

@@ -233,7 +233,7 @@ def test_a_key_is_for_somebody_with_a_name_that_fits(
     monkeypatch.setenv("COPATH_DATABASE_URL", f"sqlite+aiosqlite:///{tmp_path / 'keys.db'}")
     done = copath("keys", "create", name)
     assert (done.returncode, done.stdout, done.stderr) == (
-        1,
+        2,
         "",
         "copath: the name of a key has 1 to 64 characters that can be printed\n",
     )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -35,7 +38,7 @@ def load(tmp_path: Path) -> Load:
 
     def load(text: str, environ: Mapping[str, str] | None = None, **flags: object) -> LoadedSettings:
         path = tmp_path / "config.yaml"
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
         return load_settings(str(path), environ or {}, flags)
 
     return load
@@ -421,16 +424,14 @@ REFUSED = [
         {},
         "config.yaml: chains[chain_key 1].cache.max_concurrent_block_fills: leaves backfill nothing",
     ),
-    (
-        ONE_CHAIN + "shutdown: {drain_secs: 119}",
-        {},
-        "config.yaml: shutdown.drain_secs: must not be below admission.request_timeout_secs, which is 120",
-    ),
     ("tls: {certificate: a.pem}", {}, "config.yaml: tls: certificate and private_key go together"),
     ("cors: {allow_origins: ['https://a.example/']}", {}, "config.yaml: cors.allow_origins.0: must be"),
     ("consumers: {trusted_proxies: [everyone]}", {}, "config.yaml: consumers.trusted_proxies.0: must be an address"),
-    ("consumers: {pepper: short}", {}, "config.yaml: consumers.pepper: String should have at least 16"),
-    ("database_url: mysql://u:p@h/d", {}, "config.yaml: database_url: must begin with sqlite+aiosqlite://"),
+    ("consumers: {pepper: short}", {}, "config.yaml: consumers.pepper: must have at least 16 characters"),
+    ("database_url: mysql://u:p@h/d", {}, "config.yaml: database_url: must begin with postgresql://"),
+    ("database_url: postgresql+psycopg2://u:p@h/d", {}, "database_url: must name no driver, or postgresql+asyncpg://"),
+    ("database_url: 'postgres://'", {}, "config.yaml: database_url: must name a host and a database"),
+    ("database_url: copath.db", {}, "config.yaml: database_url: must begin with postgresql://"),
     ("block_store_url: ftp://h", {}, "config.yaml: block_store_url: must begin with file: or s3://"),
     (
         with_chain("eth_rpc_fallback_urls: ['ftp://h']"),
@@ -485,15 +486,265 @@ def test_a_missing_file_is_refused() -> None:
 
 def test_secret_files_that_do_not_serve_are_refused(refusal: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n")
-    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    (tmp_path / "binary").write_bytes(b"\xff\xff")
+    (tmp_path / "windows").write_bytes("secret".encode("utf-16"))
+    (tmp_path / "huge").write_bytes(b"x" * (2**20 + 1))
     (tmp_path / "lines").write_text("no header")
     assert "database_url_file: the file is empty" in refusal(f"database_url_file: {tmp_path}/empty\n{ONE_CHAIN}")
-    assert "database_url_file: is not a file of UTF-8 text" in refusal(
-        f"database_url_file: {tmp_path}/binary\n{ONE_CHAIN}"
-    )
+    for name, why in (
+        ("binary", "the file is not UTF-8 text"),
+        ("windows", "the file is UTF-16 text: save it as UTF-8"),
+        ("huge", "the file is larger than 1048576 bytes"),
+        ("", "cannot be read: Is a directory"),
+    ):
+        assert f"database_url_file: {why}" in refusal(f"database_url_file: {tmp_path}/{name}\n{ONE_CHAIN}")
     assert "eth_rpc_url_file: give this or eth_rpc_url, not both" in refusal(with_chain("eth_rpc_url_file: /x"))
     chain = f"chains: [{{chain_key: 1, upstreams: [{{name: a, url: 'https://h', headers_file: {tmp_path}/lines}}]}}]"
     assert "upstreams.0.headers_file: every line must be a header" in refusal(chain)
+
+
+# --- text that was pasted, exported or mounted ----------------------------------------------------------------------
+
+PASTED = {
+    "\ufeff": "a byte order mark (U+FEFF)",
+    "\u200b": "a zero width space (U+200B)",
+    "\u00a0": "a no-break space (U+00A0)",
+    "\u2013": "an en dash (U+2013)",
+    "\u2011": "a non-breaking hyphen (U+2011)",
+    "\u201d": "a right double quotation mark (U+201D)",
+    "\u2028": "a line separator (U+2028)",
+    "\ufb01": "a latin small ligature fi (U+FB01)",
+    "\ufe0f": "a variation selector-16 (U+FE0F)",
+    "\u3164": "a hangul filler (U+3164)",
+    "\n": "a line break",
+    "\r": "a line break",
+    "\t": "a tab",
+    "\0": "a NUL",
+    "\x1b": "a control character (U+001B)",
+    "\udcff": "a byte that is not UTF-8",
+}
+SETTINGS_OF_TEXT = {
+    "chains.1.upstreams.0.headers": ("the value of header 1 ", "Bearer abc{}def"),
+    "chains.1.upstreams.0.url": ("", "https://h.example/v3/abc{}def"),
+    "chains.1.upstreams.0.ws_url": ("", "wss://h.example/v3/abc{}def"),
+    "chains.1.anchors.url": ("", "https://h.example/abc{}def"),
+    "consumers.pepper": ("", "abc{}defghijklmnopqrstuvw"),
+    "database_url": ("", "postgresql://u:abc{}def@h/d"),
+    "block_store_url": ("", "s3://abc{}def/p"),
+    "bind_host": ("", "abc{}def"),
+    "cors.allow_origins.0": ("", "https://abc{}def"),
+}
+
+
+def _document(setting: str, value: str) -> str:
+    """One chain, with a value where it belongs."""
+    node: dict[str, Any] = {"name": "own", "url": "https://h.example"}
+    chain: dict[str, Any] = {"chain_key": 1, "upstreams": [node], "anchors": {"source": "creditcoin", "url": "ws://h"}}
+    config: dict[str, Any] = {"chains": [chain], "consumers": {}, "cors": {}}
+    match setting.split("."):
+        case [*_, "headers"]:
+            node["headers"] = {"Authorization": value}
+        case [*_, "upstreams", "0", name]:
+            node[name] = value
+        case ["chains", "1", "anchors", name]:
+            chain["anchors"][name] = value
+        case ["cors", *_]:
+            config["cors"]["allow_origins"] = [value]
+        case [model, name]:
+            config[model][name] = value
+        case [name]:
+            config[name] = value
+    return json.dumps(config)
+
+
+@pytest.mark.parametrize("character", PASTED, ids=ascii)
+@pytest.mark.parametrize("setting", SETTINGS_OF_TEXT)
+def test_what_nobody_types_on_purpose_is_named_with_its_setting_and_never_its_value(
+    refusal: Callable[..., str], setting: str, character: str
+) -> None:
+    prefix, pattern = SETTINGS_OF_TEXT[setting]
+    if character == "\t" and setting.endswith("headers"):
+        return  # HTTP takes it
+    said = refusal(_document(setting, pattern.format(character)))
+    where = setting.replace("chains.1.", "chains[chain_key 1].")
+    place = pattern.index("{") + 1
+    assert f"config.yaml: {where}: {prefix}holds {PASTED[character]} as character {place}: " in said
+    assert "abc" not in said
+    assert "def" not in said
+    assert said.isprintable()
+
+
+@pytest.mark.parametrize("setting", SETTINGS_OF_TEXT)
+@pytest.mark.parametrize("around", [("\ufeff", "\r\n"), ("", "\n"), (" ", "\t"), ("\n", "")], ids=ascii)
+def test_a_byte_order_mark_and_white_space_around_a_value_are_no_part_of_it(
+    load: Load, setting: str, around: tuple[str, str]
+) -> None:
+    value = SETTINGS_OF_TEXT[setting][1].format("")
+    clean, dressed = load(_document(setting, value)), load(_document(setting, around[0] + value + around[1]))
+    assert clean.settings == dressed.settings
+
+
+SECRET_FILES = {
+    "headers_file": ("X-Api-Key: s3cr3t-k3y", {"X-Api-Key": "s3cr3t-k3y"}),
+    "url_file": ("https://node.example/s3cr3t-k3y", "https://node.example/s3cr3t-k3y"),
+}
+
+
+@pytest.mark.parametrize("twin", SECRET_FILES)
+@pytest.mark.parametrize("dressed", ["\ufeff{}\r\n", "{}\n", "\r\n{}\r\n\r\n", "  {}\t"], ids=ascii)
+def test_a_secret_file_is_read_as_editors_of_any_system_write_it(
+    load: Load, tmp_path: Path, twin: str, dressed: str
+) -> None:
+    content, meant = SECRET_FILES[twin]
+    (tmp_path / "secret").write_bytes(dressed.format(content).encode())
+    node = {"name": "own", "url": "https://h.example", twin: str(tmp_path / "secret")}
+    node = node if twin == "headers_file" else {key: value for key, value in node.items() if key != "url"}
+    loaded = load(json.dumps({"chains": [{"chain_key": 1, "upstreams": [node]}]}))
+    assert getattr(loaded.settings.chains[0].upstreams[0], twin.removesuffix("_file")) == meant
+
+
+@pytest.mark.parametrize("inside", ["s3cr3t\u200bk3y", "s3cr3t\nk3y", "s3cr3t\u2013k3y"], ids=ascii)
+def test_inside_a_secret_file_nothing_is_cleaned(refusal: Callable[..., str], tmp_path: Path, inside: str) -> None:
+    (tmp_path / "pepper").write_text(f"a-long-pepper-{inside}", encoding="utf-8")
+    said = refusal(f"consumers: {{pepper_file: {tmp_path}/pepper}}\n{ONE_CHAIN}")
+    assert "config.yaml: consumers.pepper: holds " in said
+    assert "s3cr3t" not in said
+
+
+def test_variables_are_cleaned_and_refused_as_the_file_is(load: Load, refusal: Callable[..., str]) -> None:
+    url = "https://h.example/k3y"
+    for environ in ({"COPATH_CHAINS__1__ETH_RPC_URL": f"\ufeff{url}\r\n"}, {"KEY": "k3y\n"}):
+        text = (
+            ONE_CHAIN if "KEY" not in environ else "chains: [{chain_key: 1, eth_rpc_url: 'https://h.example/${KEY}'}]"
+        )
+        assert load(text, environ).settings.chains[0].eth_rpc_url == url
+    assert (
+        refusal("chains: [{chain_key: 1, eth_rpc_url: 'https://h.example/${KEY}'}]", {"KEY": "k3\u200by"})
+        == "config.yaml: chains[chain_key 1].eth_rpc_url: holds a zero width space (U+200B) as character 21: "
+        "remove it, or type it again"
+    )
+    said = refusal(ONE_CHAIN, {"\ufeffCOPATH_BIND_PORT": "1"})
+    assert said.startswith("COPATH_BIND_PORT: the name of this variable holds a byte order mark (U+FEFF)")
+    said = refusal(ONE_CHAIN + "bind\u200b_port: 1")
+    assert said == "config.yaml: bind\\u200b_port: is not a known key; did you mean bind_port?"
+
+
+@pytest.mark.parametrize(
+    ("headers", "why"),
+    [
+        ('{"X Key": "a"}', "the name of header 1 must be letters, digits and hyphens"),
+        ('{"": "a"}', "the name of header 1 must be letters, digits and hyphens"),
+        ('{"X-Key:": "a"}', "the name of header 1 must be letters, digits and hyphens"),
+        ('{"X\u2011Key": "a"}', "the name of header 1 holds a non-breaking hyphen (U+2011)"),
+        ('{"X-A": "a", "X-B": "\u00e9"}', "the value of header 2 must be ASCII, and its character 1 is not"),
+        ('{"X-A": "a", "x-a": "b"}', "the name of header 2 is that of an earlier header too"),
+        ('{"Content-Length": "1"}', "the name of header 1 must not be content-length"),
+        ('{"X-A": 1}', "must be a valid string"),
+        ('"X-A: a"', "must be a"),
+    ],
+)
+def test_headers_are_those_that_http_takes(refusal: Callable[..., str], headers: str, why: str) -> None:
+    said = refusal(f"chains: [{{chain_key: 1, upstreams: [{{name: a, url: 'https://h', headers: {headers}}}]}}]")
+    assert f"config.yaml: chains[chain_key 1].upstreams.0.headers: {why}" in said
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"\xff\xfea\x00", "config.yaml: is UTF-16 text: save it as UTF-8"),
+        (b"name: \xe9", "config.yaml: is not UTF-8 text"),
+        (b"a:\n\tb: 1", "config.yaml: is not valid YAML: a tab stands where YAML wants spaces (line 2)"),
+        (
+            b"a: b: c",
+            "config.yaml: is not valid YAML: a colon is missing or one too many, or the text needs quotes (line 1)",
+        ),
+        (b"a: 1\nb: \x00", "config.yaml: holds a NUL as character 1"),
+        (b"", "config.yaml: chains: at least one chain is needed, as in config.example.yaml"),
+        (b"# nothing\n", "config.yaml: chains: at least one chain is needed, as in config.example.yaml"),
+        (b"just words", "config.yaml: must be a mapping of settings"),
+        (b"? [a]\n: 1", "config.yaml: is not valid YAML"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_refused_in_one_line(tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "config.yaml").write_bytes(content)
+    with pytest.raises(SettingsError) as caught:
+        load_settings(str(tmp_path / "config.yaml"), {})
+    assert said in str(caught.value)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=ascii)
+def test_a_file_of_any_system_is_read(tmp_path: Path, encoding: str, end: str) -> None:
+    text = f"bind_port: 1{end}# a comment{end}{ONE_CHAIN.strip()}{end}"
+    (tmp_path / "config.yaml").write_bytes(text.encode(encoding))
+    assert load_settings(str(tmp_path / "config.yaml"), {}).settings.bind_port == 1
+
+
+@given(st.text(max_size=40), st.sampled_from(sorted(SETTINGS_OF_TEXT)))
+def test_any_text_is_a_setting_or_one_line(text: str, setting: str) -> None:
+    document = _document(setting, f"S3cr3t{text}")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "config.yaml")
+        path.write_text(document)
+        try:
+            load_settings(str(path), {})
+            said = ""
+        except SettingsError as refused:
+            said = str(refused)
+    assert "S3cr3t" not in said
+    assert said.isprintable()
+
+
+# --- what is possible and hardly meant ------------------------------------------------------------------------------
+
+
+def test_what_is_hardly_meant_is_a_warning(load: Load) -> None:
+    assert load(ONE_CHAIN).warnings == []
+    (drain,) = load(ONE_CHAIN + "shutdown: {drain_secs: 119}").warnings
+    assert "config.yaml: shutdown.drain_secs: is below admission.request_timeout_secs, which is 120" in drain
+    (shared,) = load(ONE_CHAIN + "block_store: {shared: true}").warnings
+    assert "config.yaml: block_store.shared: " in shared
+    assert "SQLite" in shared
+    assert load(ONE_CHAIN + "block_store: {shared: true}\ndatabase_url: postgresql://u:p@h/d").warnings == []
+
+
+@pytest.mark.parametrize(
+    ("written", "used"),
+    [
+        ("postgresql://u:p@h/d", "postgresql+asyncpg://u:p@h/d"),
+        ("postgres://u:p@h:5432/d?sslmode=require", "postgresql+asyncpg://u:p@h:5432/d?sslmode=require"),
+        ("postgresql+asyncpg://u:p@h/d", "postgresql+asyncpg://u:p@h/d"),
+        ("sqlite:///copath.db", "sqlite+aiosqlite:///copath.db"),
+        ("sqlite:////var/lib/copath.db", "sqlite+aiosqlite:////var/lib/copath.db"),
+        ("sqlite://", "sqlite+aiosqlite://"),
+        ("sqlite+aiosqlite:///:memory:", "sqlite+aiosqlite:///:memory:"),
+    ],
+)
+def test_a_database_is_named_as_platforms_name_it(load: Load, written: str, used: str) -> None:
+    assert load(f"database_url: '{written}'\n{ONE_CHAIN}").settings.database_url == used
+
+
+def test_an_option_that_changes_a_chain_of_the_file_says_so(load: Load, refusal: Callable[..., str]) -> None:
+    url = {"eth_rpc_url": "https://b.example"}
+    replaced = load(ONE_CHAIN, {}, **{**url, "chain_key": 1})
+    assert replaced.settings.chains[0].eth_rpc_url == "https://b.example"
+    (said,) = replaced.warnings
+    assert said.startswith("option --eth-rpc-url: replaces the node that ")
+    assert said.endswith("config.yaml names for chain 1; all else of that chain is kept")
+    (said,) = load(ONE_CHAIN, {}, **{**url, "chain_key": 2}).warnings
+    assert said.startswith("option --eth-rpc-url: adds chain 2 to those of ")
+    (said,) = load(ONE_CHAIN, {}, chain_key=1).warnings
+    assert said.startswith("option --chain-key: has no effect without --eth-rpc-url")
+    assert load_settings(None, {}, {**url, "chain_key": 1}).warnings == []
+    with pytest.raises(SettingsError, match=r"^option --chain-key: give --eth-rpc-url too, .* has only 1$"):
+        load(ONE_CHAIN, {}, chain_key=2)
+    long = "chains: [{chain_key: 1, upstreams: [{name: a, url: 'https://a'}]}]"
+    with pytest.raises(
+        SettingsError, match=r"^option --eth-rpc-url: chain 1 has upstreams in .*config\.yaml: change them"
+    ):
+        load(long, {}, **{**url, "chain_key": 1})
+    assert load(long, {}, **{**url, "chain_key": 2}).settings.chains[1].chain_key == 2
 
 
 CANARY = "S3cr3t-C4n4ry"

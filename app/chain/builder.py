@@ -7,8 +7,8 @@ A build ends when its work has ended, not when its caller loses patience: `build
 permit its caller holds counts what really runs (F7). A job whose worker died is given to a fresh worker once. Three deaths
 within a minute make the builder unhealthy for good: liveness then fails on purpose and the process is replaced.
 
-Workers are forked from a clean server process (forkserver), never from this one with its threads and locks. They outlive
-nothing: when this process dies, however it dies, they exit.
+Workers are forked from a clean server process (forkserver), never from this one with its threads and locks; if there is no
+place for that server's socket, they are spawned. They outlive nothing: when this process dies, however it dies, they exit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Generic, Self, TypeVar
 
-from app.chain.worker import Worker, preload
+from app.chain.worker import Worker
 from app.core.errors import ContentInvalid, Draining, Internal, Overloaded, ProofError
 
 Q = TypeVar("Q")
@@ -107,7 +107,6 @@ class ProcessBuilder(Generic[Q, V]):
         return [worker.pid for worker in self._workers if worker.pid is not None]
 
     async def __aenter__(self) -> Self:
-        preload()
         starts = [asyncio.get_running_loop().run_in_executor(None, worker.open) for worker in self._workers]
         try:
             await _to_end(asyncio.gather(*starts))

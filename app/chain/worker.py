@@ -10,13 +10,18 @@ import multiprocessing
 import os
 import pickle
 import signal
+import socket
 import sys
+import tempfile
 import threading
 import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.context import BaseContext
+from multiprocessing.util import get_temp_dir
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from app.core.errors import ContentInvalid, ProofError
@@ -27,8 +32,12 @@ if TYPE_CHECKING:
 
 Q = TypeVar("Q")
 
-_CONTEXT = multiprocessing.get_context("forkserver")
+_FORKED = multiprocessing.get_context("forkserver")
+_SPAWNED = multiprocessing.get_context("spawn")
 _STARTING = threading.Lock()
+
+SHORT_PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - for a directory with a random name that only we may enter
+"""Where the fork server's socket goes if the directory for temporary files can hold none."""
 
 # --- there ----------------------------------------------------------------------------------------------------------
 
@@ -87,8 +96,10 @@ def _perform(work: Callable[[Q], bytes], request: Q) -> tuple[Literal["built", "
 class Worker:
     """One worker process, through a pool of one. Owned by one task of the builder; replaced, never repaired."""
 
-    def __init__(self, initializer: Callable[[], None] | None) -> None:
+    def __init__(self, initializer: Callable[[], None] | None, context: BaseContext | None = None) -> None:
+        """`context`: how its process is started; by default as `start_method` says."""
         self._initializer = initializer
+        self._context = context
         self._executor: ProcessPoolExecutor | None = None
         self.pid: int | None = None
 
@@ -97,7 +108,8 @@ class Worker:
 
         Raises what the initializer raised, `BrokenProcessPool` when there can be no process.
         """
-        executor = ProcessPoolExecutor(1, mp_context=_CONTEXT, initializer=_begin)
+        context = start_method() if self._context is None else self._context
+        executor = ProcessPoolExecutor(1, mp_context=context, initializer=_begin)
         try:
             with _STARTING, _without_main():
                 ready = executor.submit(_prepare, self._initializer)
@@ -132,9 +144,50 @@ class Worker:
             executor.shutdown(wait=True)
 
 
-def preload() -> None:
-    """Workers are forked from a server that has imported what they need; without effect once that server runs."""
-    _CONTEXT.set_forkserver_preload(["app.chain.worker", "app.core.reopening"])
+def start_method(places: Sequence[str] | None = None) -> BaseContext:
+    """How workers are started now: forked from a server that has imported what they need, or spawned.
+
+    That server listens on a Unix socket, whose path may have about 100 bytes. If none of the `places` (by default the directory
+    for temporary files, then `SHORT_PLACES`) can hold one, each worker is spawned: it needs no socket, and a second or two.
+    """
+    with _STARTING:
+        known = multiprocessing.current_process()._config.get("tempdir")  # type: ignore[attr-defined] # no public way to ask
+        if known is None:
+            place = next(filter(_holds_sockets, _temporary_places() if places is None else places), None)
+            usable = place is not None
+            if place is not None:
+                _make_directory(place)
+        else:
+            usable = _holds_sockets(known)
+    if not usable:
+        return _SPAWNED
+    _FORKED.set_forkserver_preload(["app.chain.worker", "app.core.reopening"])  # without effect once the server runs
+    return _FORKED
+
+
+def _temporary_places() -> Iterator[str]:
+    with contextlib.suppress(OSError):  # there may be no usable directory at all
+        yield tempfile.gettempdir()
+    yield from SHORT_PLACES
+
+
+def _make_directory(place: str) -> None:
+    """Where multiprocessing puts its sockets from now on; it removes the directory when this process ends."""
+    before, tempfile.tempdir = tempfile.tempdir, place
+    try:
+        get_temp_dir()
+    finally:
+        tempfile.tempdir = before
+
+
+def _holds_sockets(place: str) -> bool:
+    """Tries it: a path may be too long, a directory missing or read-only, a file system without sockets."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="pymp-", dir=place) as folder, socket.socket(socket.AF_UNIX) as probe:
+            probe.bind(str(Path(folder) / "listener-xxxxxxxx"))
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 @contextlib.contextmanager

@@ -6,9 +6,11 @@ the house is left. A second signal ends the process at once, its builder process
 
     exit code  means
     0          a signal came and everything ended, or the drain ran out and what was left was told to come back
-    1          it did not start (one line on standard error says why), it was forced to end by a second signal,
-               something did not end in time after the drain, or a fault that nobody caught ended it
-    2          the configuration or the command line was refused (one line says why)
+    1          what the configuration names refuses or is in use: a port, a database (one line on standard error says why);
+               it was forced to end by a second signal, something did not end in time after the drain, or a fault that
+               nobody caught ended it
+    2          the command line or the configuration has to change, files of TLS or anchors that it names included (one line
+               says why)
 
 A signal never shows as 143 or 130: being told to end and ending is success. Only one that comes while the program is still
 loading does, or to another command. Whoever supervises this process has to give it longer than lame_duck_secs + drain_secs +

@@ -4,6 +4,7 @@ socket before anybody was told."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import ssl
@@ -42,10 +43,10 @@ def tls_context(tls: TlsSettings) -> ssl.SSLContext | None:
             with Path(path).open("rb"):
                 pass
         except OSError as error:
-            raise CannotStart(f"{name} cannot be read: {error.strerror}") from None
+            raise CannotStart(f"{name} cannot be read: {error.strerror}", misconfigured=True) from None
 
     def no_passphrase() -> str:  # without it OpenSSL would ask the terminal
-        raise CannotStart("tls.private_key is encrypted; it must not be")
+        raise CannotStart("tls.private_key is encrypted; it must not be", misconfigured=True)
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.set_alpn_protocols(["http/1.1"])
@@ -53,7 +54,7 @@ def tls_context(tls: TlsSettings) -> ssl.SSLContext | None:
         context.load_cert_chain(tls.certificate, tls.private_key, no_passphrase)
     except ssl.SSLError as error:
         reason = (error.reason or "no PEM in it").lower().replace("_", " ")
-        raise CannotStart(f"tls.certificate and tls.private_key cannot be used: {reason}") from None
+        raise CannotStart(f"tls.certificate and tls.private_key cannot be used: {reason}", misconfigured=True) from None
     return context
 
 
@@ -168,4 +169,13 @@ class Listener:
             reason = os.strerror(code)
         else:  # the resolver's codes are its own
             reason = getattr(error, "strerror", None) or "no such address"
-        return CannotStart(f"cannot listen on {self._host}:{self._port}: {reason}")
+        return CannotStart(f"cannot listen on {self._host}:{self._port}: {reason}; {_way_out(code)}")
+
+
+def _way_out(code: int | None) -> str:
+    """What to change, and where."""
+    if code == errno.EADDRINUSE:
+        return "another port: --port, bind_port or COPATH_BIND_PORT, 0 for a free one"
+    if code in (errno.EACCES, errno.EPERM):
+        return "ports below 1024 take a privilege; another port: --port, bind_port or COPATH_BIND_PORT"
+    return "an address of this host: --host, bind_host or COPATH_BIND_HOST"

@@ -50,11 +50,6 @@ def conflicts(settings: Settings) -> Iterator[tuple[Path, str]]:
             yield ("consumers", "api_keys_required"), without
         if settings.consumers.rate.enabled:
             yield ("consumers", "rate", "enabled"), without
-    if settings.drain_secs < timeout_s:
-        yield (
-            ("shutdown", "drain_secs"),
-            f"must not be below admission.request_timeout_secs, which is {timeout_s:g}: requests in flight would be cut",
-        )
     names: set[str] = set()
     keys: set[int] = set()
     for chain in settings.chains:
@@ -78,3 +73,20 @@ def conflicts(settings: Settings) -> Iterator[tuple[Path, str]]:
         if routing.primary_grace_secs + routing.primary_retry_cap_secs > timeout_s:
             grace = (*path, "routing", "primary_grace_secs")
             yield grace, f"must, with primary_retry_cap_secs, not be above {within}"
+
+
+def doubts(settings: Settings) -> Iterator[tuple[Path, str]]:
+    """Everything that is possible and hardly meant: the key to look at, and why."""
+    timeout_s = settings.admission.request_timeout_secs
+    if settings.drain_secs < timeout_s:
+        yield (
+            ("shutdown", "drain_secs"),
+            f"is below admission.request_timeout_secs, which is {timeout_s:g}: requests that take longer are cut at a shutdown",
+        )
+    if settings.block_store.shared and settings.database_url.startswith("sqlite"):
+        yield (
+            ("block_store", "shared"),
+            "several processes share what is in PostgreSQL, and database_url names SQLite: each fetches and builds for itself",
+        )
+    if settings.block_store.shared is not None and settings.block_store_url is None:
+        yield ("block_store", "shared"), "has no effect: block_store_url is null"

@@ -10,9 +10,11 @@ from typing import Any
 import yaml
 
 from app.settings.errors import SettingsError
+from app.settings.text import decoded, fault_in, trimmed
 from app.settings.tree import Tree
 
 _VARIABLE = re.compile(r"\$(\$)?\{([^}]*)\}?")
+_TWICE = "a key stands twice"
 _TOO_DEEP = "is nested too deeply"
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
@@ -39,7 +41,7 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
-                    raise yaml.constructor.ConstructorError(None, None, "a key stands twice", key.start_mark)
+                    raise yaml.constructor.ConstructorError(None, None, _TWICE, key.start_mark)
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
 
@@ -47,19 +49,15 @@ class _Loader(yaml.SafeLoader):
 def read_document(path: str, environ: Mapping[str, str], warn: Callable[[str], None]) -> Tree:
     """The file as a tree. Raises SettingsError; `warn` hears of every key that is let pass without effect."""
     try:
-        text = FilePath(path).read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise SettingsError(f"{path}: is not UTF-8 text") from None
+        content = decoded(FilePath(path).read_bytes())
+    except ValueError as error:
+        raise SettingsError(f"{path}: {error}") from None
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
     try:
-        document = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader with one check more
+        document = yaml.load(content, _Loader)  # noqa: S506 - a SafeLoader with one check more
     except yaml.YAMLError as error:
-        # The parser's own text quotes the line, which may hold a secret.
-        mark = getattr(error, "problem_mark", None)
-        where = f" (line {mark.line + 1})" if mark is not None else ""
-        what = "a key stands twice" if getattr(error, "problem", "") == "a key stands twice" else "is not valid YAML"
-        raise SettingsError(f"{path}: {what}{where}") from None
+        raise SettingsError(f"{path}: {_yaml_fault(error, content)}") from None
     except ValueError:
         raise SettingsError(f"{path}: holds a number or a date that is none") from None
     except RecursionError:
@@ -75,6 +73,22 @@ def read_document(path: str, environ: Mapping[str, str], warn: Callable[[str], N
     _key_the_chains(tree)
     _drop_foreign_keys(tree, warn)
     return tree
+
+
+def _yaml_fault(error: yaml.YAMLError, content: str) -> str:
+    """What is wrong and where; the parser's own words quote the line, which may hold a secret."""
+    if isinstance(error, yaml.reader.ReaderError):
+        line = content.count("\n", 0, error.position) + 1
+        return f"{fault_in(chr(error.character)) or 'is not valid YAML'} (line {line})"
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or ""
+    where = f" (line {mark.line + 1})" if mark is not None else ""
+    if problem == _TWICE:
+        return f"{_TWICE}{where}"
+    if "'\\t'" in problem:
+        return f"is not valid YAML: a tab stands where YAML wants spaces{where}"
+    if problem.startswith("could not find expected ':'") or problem == "mapping values are not allowed here":
+        return f"is not valid YAML: a colon is missing or one too many, or the text needs quotes{where}"
+    return f"is not valid YAML{where}"
 
 
 def _substituted(value: Any, environ: Mapping[str, str], source: str, where: str) -> Any:
@@ -95,7 +109,7 @@ def _substituted(value: Any, environ: Mapping[str, str], source: str, where: str
             raise SettingsError(f"{source}: {where}: a ${{...}} must hold the name of an environment variable")
         if name not in environ:
             raise SettingsError(f"{source}: {where}: the environment has no variable {name}")
-        return environ[name]
+        return str(trimmed(environ[name]))
 
     return _VARIABLE.sub(replacement, value)
 

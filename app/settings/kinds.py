@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from app.settings import text
+
 _Number = TypeVar("_Number", int, float)
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*", re.ASCII)
@@ -26,6 +28,8 @@ _SIZE_UNITS = {
     **{unit + "b": 1000**power for power, unit in enumerate("kmgt", start=1)},
     **{unit + "ib": 1024**power for power, unit in enumerate("kmgt", start=1)},
 }
+_HOST = re.compile(rb"[a-z0-9._-]+", re.IGNORECASE)
+_ADDRESS_6 = re.compile(r"[0-9a-f:.]+", re.ASCII | re.IGNORECASE)
 _LARGEST = 2**63 - 1
 
 
@@ -73,10 +77,6 @@ def parse_size(value: object) -> int:
     return int(size_bytes)
 
 
-def _trimmed(value: object) -> object:
-    return value.strip() if isinstance(value, str) else value
-
-
 def _name(value: str) -> str:
     if not _NAME.fullmatch(value):
         raise ValueError("must be lower-case letters, digits and hyphens, a letter first")
@@ -85,6 +85,7 @@ def _name(value: str) -> str:
 
 def _network_url(*schemes: str) -> AfterValidator:
     def check(url: str) -> str:
+        text.url(url)  # first, as urlsplit drops line breaks and tabs
         try:
             parts = urlsplit(url)
             host, _ = parts.hostname, parts.port
@@ -94,13 +95,28 @@ def _network_url(*schemes: str) -> AfterValidator:
             raise ValueError(f"must begin with {' or '.join(f'{scheme}://' for scheme in schemes)}")
         if not host:
             raise ValueError("names no host")
+        if not _is_host(host):
+            raise ValueError("names a host that cannot be one")
         return url
 
     return AfterValidator(check)
 
 
+def _is_host(host: str) -> bool:
+    if ":" in host:
+        return _ADDRESS_6.fullmatch(host) is not None
+    try:
+        return _HOST.fullmatch(host.encode("idna")) is not None
+    except UnicodeError:
+        return False
+
+
 def _prefixed(*prefixes: str) -> AfterValidator:
     def check(url: str) -> str:
+        if url.startswith("file:"):
+            text.file_name(url)
+        else:
+            text.url(url)
         if not any(url.startswith(prefix) and len(url) > len(prefix) for prefix in prefixes):
             raise ValueError(f"must begin with {' or '.join(prefixes)} and name a place")
         return url
@@ -108,7 +124,37 @@ def _prefixed(*prefixes: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+_DRIVERS = {
+    "postgres": "postgresql+asyncpg",
+    "postgresql": "postgresql+asyncpg",
+    "sqlite": "sqlite+aiosqlite",
+}
+"""What platforms and other programs call a database, and the driver that is used for it here."""
+
+
+def _database_url(url: str) -> str:
+    scheme, rest, place = url.partition("://")
+    name, _, driver = scheme.lower().partition("+")
+    if not rest or name not in _DRIVERS:
+        raise ValueError("must begin with postgresql://, postgres:// or sqlite:///, and name a database")
+    known = _DRIVERS[name]
+    if driver and f"{name}+{driver}" != known:
+        raise ValueError(f"must name no driver, or {known}://: no other is used here")
+    if name == "sqlite":
+        text.file_name(url)
+    elif text.url(url) and not place:
+        raise ValueError("must name a host and a database, as in postgresql://user:password@host/database")
+    return f"{known}://{place}"
+
+
+def _long_enough(value: str) -> str:
+    if len(value) < 16:
+        raise ValueError("must have at least 16 characters")
+    return value
+
+
 def _origin(value: str) -> str:
+    text.url(value)
     parts = urlsplit(value)
     if value != "*" and (parts.scheme not in ("http", "https") or f"{parts.scheme}://{parts.netloc}" != value):
         raise ValueError('must be "*" or an origin such as https://example.org, without a path')
@@ -161,12 +207,15 @@ Rate = Seconds
 Price = SecondsOrZero
 Size = Annotated[int, BeforeValidator(parse_size), AfterValidator(_above_zero), Field(le=_LARGEST)]
 Name = Annotated[str, AfterValidator(_name)]
-File = Annotated[str, Field(min_length=1)]
-Origin = Annotated[str, BeforeValidator(_trimmed), AfterValidator(_origin)]
-Network = Annotated[str, BeforeValidator(_trimmed), AfterValidator(_network)]
+File = Annotated[str, Field(min_length=1), AfterValidator(text.file_name)]
+Host = Annotated[str, BeforeValidator(text.trimmed), Field(min_length=1), AfterValidator(text.url)]
+PepperText = Annotated[str, BeforeValidator(text.secret), AfterValidator(_long_enough)]
+Headers = Annotated[Mapping[str, str], BeforeValidator(text.headers)]
+Origin = Annotated[str, BeforeValidator(text.trimmed), AfterValidator(_origin)]
+Network = Annotated[str, BeforeValidator(text.trimmed), AfterValidator(_network)]
 # demo://NAME names a chain whose blocks are shipped with the program.
-UpstreamUrl = Annotated[str, BeforeValidator(_trimmed), _network_url("http", "https", "ws", "wss", "demo")]
-SubscriptionUrl = Annotated[str, BeforeValidator(_trimmed), _network_url("ws", "wss")]
-AnchorUrl = Annotated[str, BeforeValidator(_trimmed), _network_url("http", "https", "ws", "wss")]
-DatabaseUrl = Annotated[str, BeforeValidator(_trimmed), _prefixed("sqlite+aiosqlite://", "postgresql+asyncpg://")]
-BlockStoreUrl = Annotated[str, BeforeValidator(_trimmed), _prefixed("file:", "s3://", "gs://", "az://")]
+UpstreamUrl = Annotated[str, BeforeValidator(text.trimmed), _network_url("http", "https", "ws", "wss", "demo")]
+SubscriptionUrl = Annotated[str, BeforeValidator(text.trimmed), _network_url("ws", "wss")]
+AnchorUrl = Annotated[str, BeforeValidator(text.trimmed), _network_url("http", "https", "ws", "wss")]
+DatabaseUrl = Annotated[str, BeforeValidator(text.trimmed), AfterValidator(_database_url)]
+BlockStoreUrl = Annotated[str, BeforeValidator(text.trimmed), _prefixed("file:", "s3://", "gs://", "az://")]

@@ -9,13 +9,14 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from app.settings.consistency import conflicts, with_dependent_defaults
+from app.settings.consistency import conflicts, doubts, with_dependent_defaults
 from app.settings.document import read_document
 from app.settings.errors import NoChainsConfigured, SettingsError
 from app.settings.models import Settings
 from app.settings.overrides import CONFIG_VARIABLES, apply_environment, apply_flags
 from app.settings.secret_files import read_secret_files
 from app.settings.shape import model_at, unknown_key
+from app.settings.text import trimmed
 from app.settings.tree import Path, Tree, dotted
 
 _NO_FILE = "settings"
@@ -34,7 +35,8 @@ def load_settings(
 ) -> LoadedSettings:
     """The settings of a server: the file (`path`, or the one that the environment names), under the environment, under the
     command line. Raises `NoChainsConfigured` when there is no file and nothing names a chain, else `SettingsError`."""
-    source = path or next((environ[name] for name in CONFIG_VARIABLES if environ.get(name)), None)
+    named = (str(trimmed(environ.get(name, ""))) for name in CONFIG_VARIABLES)
+    source = path or next(filter(None, named), None)
     warnings: list[str] = []
     tree = read_document(source, environ, warnings.append) if source else Tree(_NO_FILE)
     return _finished(tree, environ, flags or {}, warnings)
@@ -62,11 +64,11 @@ def _finished(
         if name in environ:
             raise SettingsError(f"{name}: must not be set: one process serves its own metrics, scale by replicas")
     apply_environment(tree, environ)
-    apply_flags(tree, flags)
+    apply_flags(tree, flags, warnings.append)
     if not tree.chain_keys:
         # Whoever wrote a file meant to serve chains of their own: that is a fault, not a wish for the demo.
         kind = NoChainsConfigured if tree.source == _NO_FILE else SettingsError
-        raise kind(f"{tree.source}: chains: at least one chain is needed")
+        raise kind(f"{tree.source}: chains: at least one chain is needed, as in config.example.yaml")
     read_secret_files(tree)
     keys = tree.chain_keys
     try:
@@ -76,6 +78,7 @@ def _finished(
     settings = with_dependent_defaults(settings)
     for where, why in conflicts(settings):
         raise SettingsError(f"{tree.origin(where)}: {dotted(where)}: {why}")
+    warnings += [f"{tree.origin(where)}: {dotted(where)}: {why}" for where, why in doubts(settings)]
     return LoadedSettings(settings, warnings)
 
 

@@ -17,10 +17,13 @@ from app.settings.kinds import (
     Count,
     DatabaseUrl,
     File,
+    Headers,
     Height,
+    Host,
     Name,
     Network,
     Origin,
+    PepperText,
     Price,
     Rate,
     Seconds,
@@ -73,7 +76,7 @@ class RateSettings(Model):
 
 class ConsumerSettings(Model):
     api_keys_required: bool = False
-    pepper: Annotated[str, Field(min_length=16)] | None = Field(default=None, repr=False)
+    pepper: PepperText | None = Field(default=None, repr=False)
     pepper_file: File | None = Field(default=None, repr=False)
     max_in_flight: Count | None = None
     rate: RateSettings = RateSettings()
@@ -119,7 +122,7 @@ class UpstreamSettings(Model):
     ws_url_file: File | None = Field(default=None, repr=False)
     derives_from: str | None = None
     priority: Height | None = None
-    headers: Mapping[str, str] = Field(default_factory=dict, repr=False)
+    headers: Headers = Field(default_factory=dict, repr=False)
     headers_file: File | None = Field(default=None, repr=False)
     max_concurrent: Count | None = None
     price: Literal["alchemy", "infura", "flat"] | Annotated[Mapping[str, Price], AfterValidator(priced_methods)] = (
@@ -243,7 +246,7 @@ class BlockStoreSettings(Model):
 
 
 class Settings(Model):
-    bind_host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    bind_host: Host = "127.0.0.1"
     bind_port: Annotated[int, BeforeValidator(no_boolean), Field(ge=0, le=65535)] = 3100
     tls: TlsSettings = TlsSettings()
     cors: CorsSettings = CorsSettings()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.settings.errors import SettingsError
 from app.settings.shape import annotation_at, is_list, unknown_key
+from app.settings.text import fault_in, trimmed
 from app.settings.tree import Path, Tree, dotted
 
 PREFIX = "COPATH_"
@@ -24,6 +25,8 @@ _COMPAT: Mapping[str, Path] = {
 CONFIG_VARIABLES = ("COPATH_CONFIG", "PROOF_GEN_CONFIG_FILE")
 _ANCHOR_NODE = "CC3_RPC_URL"
 
+_NOT_IN_NAMES = re.compile(r"[^\x21-\x7e]")
+
 # No settings although the prefix is ours: what the image says of its build, switches of the test suite, and the variables by
 # which Kubernetes describes Services (one called copath, or copath-postgres) to every container of their namespace.
 _NOT_SETTINGS = re.compile(
@@ -37,30 +40,66 @@ _NOT_SETTINGS = re.compile(
 
 def apply_environment(tree: Tree, environ: Mapping[str, str]) -> None:
     """Lay the variables over the tree. An empty variable is no variable. Raises SettingsError for one that names no setting."""
+    given = {name: value for name, text in environ.items() if (value := str(trimmed(text)))}
     for name, path in _COMPAT.items():
-        if environ.get(name, "").strip():
-            tree.put(path, environ[name].strip(), name)
-    for name in sorted(environ):
-        if not name.startswith(PREFIX) or name in CONFIG_VARIABLES or not environ[name].strip():
+        if name in given:
+            tree.put(path, given[name], name)
+    for name in sorted(given):
+        _require_readable(name)
+        if not name.startswith(PREFIX) or name in CONFIG_VARIABLES:
             continue
-        if not _NOT_SETTINGS.fullmatch(f"{name}={environ[name].strip()}"):
+        if not _NOT_SETTINGS.fullmatch(f"{name}={given[name]}"):
             path = tuple(part.lower() for part in name.removeprefix(PREFIX).split("__"))
-            put_text(tree, path, environ[name].strip(), name)
-    _select_creditcoin_anchors(tree, environ.get(_ANCHOR_NODE, "").strip())
+            put_text(tree, path, given[name], name)
+    _select_creditcoin_anchors(tree, given.get(_ANCHOR_NODE, ""))
 
 
-def apply_flags(tree: Tree, flags: Mapping[str, object]) -> None:
+def _require_readable(name: str) -> None:
+    """A byte order mark before the first line of a file of variables, for example, would hide that variable."""
+    seen = _NOT_IN_NAMES.sub("", name)
+    if seen != name and (seen.startswith(PREFIX) or seen in (*_COMPAT, *CONFIG_VARIABLES, _ANCHOR_NODE)):
+        raise SettingsError(f"{seen}: the name of this variable {fault_in(name) or 'holds what no name holds'}")
+
+
+def apply_flags(tree: Tree, flags: Mapping[str, object], warn: Callable[[str], None]) -> None:
     """Lay command line options over the tree: dotted paths ("logging.level", "chains.1.name"), or `eth_rpc_url` and
-    `chain_key` for a server with one chain. An option that is None was not given."""
+    `chain_key` for a server with one chain. An option that is None was not given. `warn` gets a line for each node that an option
+    replaces."""
     given = {name: value for name, value in flags.items() if value is not None}
     url, key = given.pop("eth_rpc_url", None), given.pop("chain_key", None)
-    if key is not None or url is not None:
-        key = key if key is not None else _only_chain(tree)
-        tree.put(("chains", str(key), "chain_key"), key, "option --chain-key")
     if url is not None:
-        tree.put(("chains", str(key), "eth_rpc_url"), url, "option --eth-rpc-url")
+        key = str(key if key is not None else _only_chain(tree))
+        _say_what_changes(tree, key, warn)
+        tree.put(("chains", key, "chain_key"), key, "option --chain-key")
+        tree.put(("chains", key, "eth_rpc_url"), url, "option --eth-rpc-url")
+    elif key is not None and str(key) not in tree.chain_keys:
+        there = ", ".join(tree.chain_keys)
+        raise SettingsError(
+            f"option --chain-key: give --eth-rpc-url too, the node of that chain: {tree.source} has "
+            + (f"only {there}" if there else "no chain")
+        )
+    elif key is not None:
+        warn("option --chain-key: has no effect without --eth-rpc-url: every chain that is configured is served")
     for name, value in given.items():
         put_text(tree, tuple(name.split(".")), value, f"option {name}")
+
+
+def _say_what_changes(tree: Tree, key: str, warn: Callable[[str], None]) -> None:
+    chain = tree.get(("chains", key))
+    if chain is None and tree.chain_keys:
+        warn(f"option --eth-rpc-url: adds chain {key} to those of {tree.source}: {', '.join(tree.chain_keys)}")
+    if not isinstance(chain, dict):
+        return
+    if chain.get("upstreams"):
+        raise SettingsError(
+            f"option --eth-rpc-url: chain {key} has upstreams in {tree.origin(('chains', key))}: change them there, or give "
+            "another --chain-key"
+        )
+    if chain.pop("eth_rpc_url_file", None) is not None or chain.get("eth_rpc_url") is not None:
+        before = tree.origin(("chains", key, "eth_rpc_url"))
+        warn(
+            f"option --eth-rpc-url: replaces the node that {before} names for chain {key}; all else of that chain is kept"
+        )
 
 
 def put_text(tree: Tree, path: Path, value: object, origin: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path as FilePath
 from typing import Any
@@ -11,7 +12,10 @@ from pydantic import BaseModel
 from app.settings.errors import SettingsError
 from app.settings.models import ChainSettings, Settings
 from app.settings.shape import FILE_SUFFIX, is_list, model_in
+from app.settings.text import decoded, fault_in, trimmed
 from app.settings.tree import Path, Tree, dotted
+
+_MOST_BYTES = 2**20
 
 
 def read_secret_files(tree: Tree) -> None:
@@ -45,16 +49,23 @@ def _read(tree: Tree, values: Any, model: type[BaseModel], path: Path) -> None:
 
 def _content(name: object, annotation: Any, origin: str, path: Path) -> Any:
     where = f"{origin}: {dotted(path)}"
+    # The name is not repeated: the secret itself may stand where the file's name should.
+    if fault := fault_in(str(name), dashes=False):
+        raise SettingsError(f"{where}: {fault}")
     try:
-        text = FilePath(str(name)).read_text(encoding="utf-8").strip()
+        with FilePath(str(name)).open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
     except OSError as error:
-        # The name is not repeated: the secret itself may stand where the file's name should.
         raise SettingsError(f"{where}: cannot be read: {error.strerror}") from None
-    except ValueError:
-        raise SettingsError(f"{where}: is not a file of UTF-8 text") from None
+    if len(content) > _MOST_BYTES:
+        raise SettingsError(f"{where}: the file is larger than {_MOST_BYTES} bytes: no secret is")
+    try:
+        text = str(trimmed(decoded(content)))
+    except ValueError as error:
+        raise SettingsError(f"{where}: the file {error}") from None
     if not text:
         raise SettingsError(f"{where}: the file is empty")
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line for line in (str(trimmed(line)) for line in re.split(r"\r\n|\r|\n", text)) if line]
     if is_list(annotation):
         return lines
     if path[-1] == "headers" + FILE_SUFFIX:
@@ -63,10 +74,12 @@ def _content(name: object, annotation: Any, origin: str, path: Path) -> Any:
 
 
 def _headers(lines: list[str], where: str) -> Mapping[str, str]:
-    headers = {}
+    headers: dict[str, str] = {}
     for line in lines:
         name, colon, value = line.partition(":")
         if not colon:
             raise SettingsError(f"{where}: every line must be a header, Name: value")
-        headers[name.strip()] = value.strip()
+        if (name := str(trimmed(name))) in headers:
+            raise SettingsError(f"{where}: a header stands twice")
+        headers[name] = str(trimmed(value))
     return headers

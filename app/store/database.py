@@ -59,6 +59,11 @@ class Limits:
 class DatabaseRefused(Exception):
     """Why this database cannot be used, now or later: one clear line, without the password."""
 
+    def __init__(self, line: str, *, misconfigured: bool = False) -> None:
+        """`misconfigured`: its URL is wrong by itself."""
+        super().__init__(line)
+        self.misconfigured = misconfigured
+
 
 class _Impatient(asyncpg.Connection):  # type: ignore[misc]  # asyncpg ships no types for it
     """A connection that says goodbye only where somebody listens."""
@@ -231,8 +236,11 @@ async def open_database(
         if in_memory:  # its locks keep readers and the writer from each other, as those of WAL do not: they take turns
             limits = replace(limits, connections=1, overflow=0)
         database = Database(placed, limits, parsed.render_as_string(hide_password=True), outage)
-    except (SQLAlchemyError, ValueError, ImportError) as error:
-        raise DatabaseRefused(f"database_url: {one_line(error)}") from None
+    except _UnknownOptionError as error:
+        raise DatabaseRefused(f"database_url: {error}", misconfigured=True) from None
+    except (SQLAlchemyError, ValueError, ImportError):  # their words quote the URL
+        why = "is not the URL of a database: write : / ? # @ % of a user or a password as %3A %2F %3F %23 %40 %25"
+        raise DatabaseRefused(f"database_url: {why}", misconfigured=True) from None
     async with AsyncExitStack() as held:
         if in_memory:
             # A database in memory lasts as long as some connection to it: this one.
@@ -323,13 +331,17 @@ def _begin_sqlite(link: Connection) -> None:
 # --- PostgreSQL -----------------------------------------------------------------------------------------------------
 
 
+class _UnknownOptionError(ValueError):
+    """Behind the question mark of a URL is what the driver does not know."""
+
+
 def _options_understood(url: URL) -> URL:
     """Options after the question mark are those of asyncpg; `sslmode` is what everybody else calls its `ssl`."""
     options = dict(url.query)
     if "sslmode" in options:
         options["ssl"] = options.pop("sslmode")
     if unknown := options.keys() - inspect.signature(asyncpg.connect).parameters.keys():
-        raise ValueError(f"unknown option {min(unknown)}")
+        raise _UnknownOptionError(f"unknown option {min(unknown)}")
     return url.set(query=options)
 
 

@@ -145,6 +145,59 @@ async def test_a_worker_that_cannot_start_fails_the_start_and_leaves_no_process(
         await made.build("a")
 
 
+LONG = "d" * 80
+
+
+@pytest.mark.parametrize("kind", ["long", "missing", "read-only", "a file"])
+def test_builders_start_whatever_the_directory_for_temporary_files_is(tmp_path: Path, kind: str) -> None:
+    place = tmp_path / LONG if kind == "long" else tmp_path / "place"
+    if kind == "a file":
+        place.write_text("")
+    elif kind != "missing":
+        place.mkdir(mode=0o500 if kind == "read-only" else 0o700)
+    assert _built_by_a_program("start_method()", TMPDIR=str(place)) == ["forkserver", "built"]
+    assert kind not in ("long", "read-only") or list(place.iterdir()) == [], "what was tried is gone again"
+
+
+def test_without_a_place_for_a_socket_workers_are_spawned() -> None:
+    assert _built_by_a_program('start_method(["/proc", "/nowhere"])') == ["spawn", "built"]
+
+
+def test_workers_are_spawned_once_the_directory_of_the_socket_is_gone() -> None:
+    assert _built_by_a_program("(start_method(), shutil.rmtree(util.get_temp_dir()), start_method())[-1]") == [
+        "spawn",
+        "built",
+    ]
+
+
+def _built_by_a_program(choice: str, **environ: str) -> list[str]:
+    """The start method that `choice` takes, and what a worker that was started so does."""
+    program = f"""
+import shutil
+from multiprocessing import util
+from app.chain.worker import Worker, start_method
+from tests.chain import jobs
+
+if __name__ == "__main__":
+    context = {choice}
+    worker = Worker(None, context)
+    worker.open()
+    print(context.get_start_method())
+    print(worker.submit(jobs.echo, "built").result()[1].decode().split()[1])
+    worker.close()
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.split()
+
+
 def test_at_least_one_process() -> None:
     with pytest.raises(ValueError, match="at least one"):
         builder(jobs.echo, 0)

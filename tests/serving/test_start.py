@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.serving.conftest import Certificate, make_certificate
-from tests.serving.process import Program, configuration, start
+from tests.serving.process import Program, configuration, running, start
 
 CANARY = "C4n4ryS3cr3t"
 URL = f"http://user:{CANARY}@127.0.0.1:1/{CANARY}?k={CANARY}"
@@ -36,7 +36,26 @@ async def test_an_address_in_use(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         line = await refusal(tmp_path, configuration(URL, bind_port=port), 1)
-    assert line == f"cannot listen on 127.0.0.1:{port}: Address already in use"
+    assert line == (
+        f"cannot listen on 127.0.0.1:{port}: Address already in use; "
+        "another port: --port, bind_port or COPATH_BIND_PORT, 0 for a free one"
+    )
+
+
+async def test_a_port_that_takes_a_privilege(tmp_path: Path) -> None:
+    refused = """
+import errno, socket
+
+def bind(self, address):
+    raise PermissionError(errno.EACCES, "Permission denied")
+
+socket.socket = type("socket", (socket.socket,), {"bind": bind})
+"""
+    line = await refusal(tmp_path, configuration(URL, bind_port=443), 1, prelude=refused)
+    assert line == (
+        "cannot listen on 127.0.0.1:443: Permission denied; "
+        "ports below 1024 take a privilege; another port: --port, bind_port or COPATH_BIND_PORT"
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,6 +69,7 @@ async def test_an_address_in_use(tmp_path: Path) -> None:
 async def test_an_address_that_is_not_here(tmp_path: Path, host: str, reason: str) -> None:
     line = await refusal(tmp_path, configuration(URL, bind_host=host), 1)
     assert line.startswith(f"cannot listen on {host}:0: {reason}")
+    assert line.endswith("; an address of this host: --host, bind_host or COPATH_BIND_HOST")
 
 
 @pytest.mark.parametrize(
@@ -57,7 +77,8 @@ async def test_an_address_that_is_not_here(tmp_path: Path, host: str, reason: st
     [
         {"bind_prt": 1},
         {"admission": {"max_in_flight_requests": 0}},
-        {"shutdown": {"lame_duck_secs": 0, "drain_secs": 1}},
+        {"shutdown": {"lame_duck_secs": 0, "drain_secs": 0}},
+        {"database_url": f"mysql://u:{CANARY}@h/d"},
         {"chains": [{"chain_key": 1, "eth_rpc_url": URL, "anchors": {"source": "nowhere"}}]},
         {"chains": [{"chain_key": 1, "eth_rpc_url": f"gopher://{CANARY}@x/{CANARY}"}]},
     ],
@@ -69,8 +90,51 @@ async def test_settings_that_are_refused(tmp_path: Path, change: dict[str, Any])
 
 
 async def test_a_chain_that_the_demo_does_not_have(tmp_path: Path) -> None:
-    line = await refusal(tmp_path, configuration("demo://nowhere"), 1)
+    line = await refusal(tmp_path, configuration("demo://nowhere"), 2)
     assert line.startswith("chain chain: the demo has no chain of that name; it has mainnet-early, ")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"database_url": f"postgres://u:{CANARY}@h:{CANARY}/d"},
+            "database_url: is not the URL of a database: write : / ? # @ % of a user or a password as ",
+        ),
+        ({"database_url": f"postgres://u:{CANARY}@h/d?nonsense=1"}, "database_url: unknown option nonsense"),
+        ({"block_store_url": f"file://{CANARY}/x"}, "block_store_url: names a host: use file:DIRECTORY"),
+    ],
+    ids=["database", "option", "blocks"],
+)
+async def test_what_only_the_configuration_can_mend_is_code_2(
+    tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    assert (await refusal(tmp_path, configuration(URL, **change), 2)).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        ("missing/x.db", "unable to open database file"),
+        (".", "unable to open database file"),
+        ("file", "file is not a database"),
+    ],
+)
+async def test_a_database_file_that_cannot_be_used_is_code_1(tmp_path: Path, place: str, reason: str) -> None:
+    (tmp_path / "file").write_text("no database " * 100)
+    line = await refusal(tmp_path, configuration(URL, database_url=f"sqlite:///{tmp_path}/{place}"), 1)
+    assert line.endswith(f"refuses: {reason}")
+
+
+@pytest.mark.parametrize(("place", "reason"), [("file/blocks", "Not a directory"), ("file", "Not a directory")])
+async def test_a_directory_for_blocks_that_cannot_be_written_is_said_at_the_start(
+    tmp_path: Path, place: str, reason: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    config = configuration(URL, block_store_url=f"file:{tmp_path}/{place}")
+    async with running(tmp_path, config) as program:
+        (said,) = [event for event in program.events if event["event"] == "block_store_unwritable"]
+    assert (said["setting"], said["reason"]) == ("block_store_url", reason)
 
 
 @pytest.mark.parametrize("name", ["PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"])
@@ -101,23 +165,23 @@ async def test_tls_files_that_cannot_be_read(
     tmp_path: Path, certificate: Certificate, key: str, place: str, reason: str
 ) -> None:
     tls = {**certificate.settings, key: str(tmp_path / place)}
-    assert await refusal(tmp_path, configuration(URL, tls=tls), 1) == f"tls.{key} cannot be read: {reason}"
+    assert await refusal(tmp_path, configuration(URL, tls=tls), 2) == f"tls.{key} cannot be read: {reason}"
 
 
 async def test_tls_files_that_do_not_belong_together(tmp_path: Path, certificate: Certificate) -> None:
     other = make_certificate(tmp_path / "other")
     tls = {**certificate.settings, "private_key": str(other.private_key)}
-    line = await refusal(tmp_path, configuration(URL, tls=tls), 1)
+    line = await refusal(tmp_path, configuration(URL, tls=tls), 2)
     assert line == "tls.certificate and tls.private_key cannot be used: key values mismatch"
 
 
 async def test_tls_files_that_are_no_pem(tmp_path: Path, certificate: Certificate) -> None:
     certificate.certificate.write_text("no certificate")
-    line = await refusal(tmp_path, configuration(URL, tls=certificate.settings), 1)
+    line = await refusal(tmp_path, configuration(URL, tls=certificate.settings), 2)
     assert line.startswith("tls.certificate and tls.private_key cannot be used: ")
 
 
 async def test_an_encrypted_key_does_not_ask_the_terminal(tmp_path: Path) -> None:
     encrypted = make_certificate(tmp_path / "encrypted", "-passout", f"pass:{CANARY}")
-    line = await refusal(tmp_path, configuration(URL, tls=encrypted.settings), 1)
+    line = await refusal(tmp_path, configuration(URL, tls=encrypted.settings), 2)
     assert line == "tls.private_key is encrypted; it must not be"
