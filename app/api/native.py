@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fastapi import FastAPI, Request
@@ -21,7 +21,7 @@ from app.core.hexadecimal import to_hex
 from app.core.provable_block import ENCODER_VERSION, InclusionProof, LogProof, ProvableBlock
 
 ENCODINGS = ("nodes",)
-"""Encodings that can be asked for by name; `nodes` is part of every body."""
+"""Encodings that can be asked for by name. `nodes`: `abi.encode` of the nodes as the `bytes[]` that a contract takes."""
 
 _PLURAL = {wire.TRANSACTION: "transactions", wire.RECEIPT: "receipts", wire.LOG: "logs"}
 
@@ -251,13 +251,13 @@ def _answer(
     *,
     by_block_hash: bool,
 ) -> Response:
-    body = wire.native_body(chain, found, kind, cut.tx_index, cut.proof, cut.log)
+    body = wire.native_body(chain, found, kind, cut.tx_index, cut.proof, cut.log, wishes.encodings)
     asked = {"kind": kind, "chainKey": str(chain.key), "chainId": str(found.block.chain_id), **pinned}
     second_opinion.require_native(request.scope, chain, body, asked)
     visit_of(request.scope).cache = "hit" if found.cached else "miss"
     freshness, location = conditional.FRESH, None
     if found.finality.level is Level.FINALIZED:
-        location = immutable_url(chain, found.block, kind, cut)
+        location = immutable_url(chain, found.block, kind, cut, wishes.encodings)
         named = by_block_hash and wishes.version == str(ENCODER_VERSION)
         # The word that finality stands on is part of the bytes: while it is not that of all, the bytes may yet change.
         named = named and (found.finality.by, found.finality.sources) == chain.full_word
@@ -265,9 +265,8 @@ def _answer(
     return conditional.answer(request, body, conditional.strong_tag(body), freshness, location)
 
 
-def immutable_url(chain: ChainFloor, block: ProvableBlock, kind: str, cut: Cut) -> str:
-    """The URL that names block hash and encoder version, under which this answer never changes once final."""
+def immutable_url(chain: ChainFloor, block: ProvableBlock, kind: str, cut: Cut, encodings: Sequence[str] = ()) -> str:
+    """The URL that names block hash, encoder version and encodings, under which this answer never changes once final."""
     position = cut.tx_index if cut.log is None else cut.log.index_in_block
-    return (
-        f"/api/v1/proofs/{chain.key}/blocks/{to_hex(block.block_hash)}/{_PLURAL[kind]}/{position}?e={ENCODER_VERSION}"
-    )
+    place = f"/api/v1/proofs/{chain.key}/blocks/{to_hex(block.block_hash)}/{_PLURAL[kind]}/{position}"
+    return "".join([f"{place}?e={ENCODER_VERSION}", *(f"&encoding={name}" for name in encodings)])

@@ -6,11 +6,13 @@ in a native body passes 2^53-1; the compatible bodies keep the reference server'
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 import orjson
 
 from app.api.lobby import ChainFloor, CutContinuity, FoundBlock
+from app.core.abi import bytes_array_alone
 from app.core.continuity import ContinuityProof
 from app.core.hexadecimal import to_hex
 from app.core.provable_block import ENCODER_VERSION, InclusionProof, LeafProof, LogProof, Verdict
@@ -23,7 +25,13 @@ USC = "usc"
 
 
 def native_body(
-    chain: ChainFloor, found: FoundBlock, kind: str, tx_index: int, proof: InclusionProof, log: LogProof | None
+    chain: ChainFloor,
+    found: FoundBlock,
+    kind: str,
+    tx_index: int,
+    proof: InclusionProof,
+    log: LogProof | None,
+    encodings: Sequence[str] = (),
 ) -> bytes:
     """A native proof of one transaction, receipt or log. The same block, item and finality give the same bytes
     everywhere."""
@@ -58,7 +66,13 @@ def native_body(
             "indexInBlock": log.index_in_block,
             "rlp": to_hex(log.rlp),
         }
+    if encodings:
+        body["encodings"] = {name: to_hex(_ENCODED[name](proof)) for name in encodings}
     return orjson.dumps(body)
+
+
+_ENCODED: Mapping[str, Callable[[InclusionProof], bytes]] = {"nodes": lambda proof: bytes_array_alone(proof.nodes)}
+"""By the names that can be asked for."""
 
 
 def usc_body(

@@ -142,12 +142,19 @@ def check_native(body: bytes, asked: Mapping[str, object]) -> None:
     require(proof["key"] == key, "KeyMismatch", "key", key, proof["key"])
     leaf = check_trie(root, key, proof["value"], proof["nodes"], listed=False)
     for name, encoding in proof.get("encodings", {}).items():
-        require(all(node in encoding for node in proof["nodes"]), "EncodingMismatch", f"encodings.{name}")
+        whole = name != "nodes" or encoding == _abi_bytes_array(proof["nodes"])
+        require(whole and all(node in encoding for node in proof["nodes"]), "EncodingMismatch", f"encodings.{name}")
     digest = keccak(leaf).digest() if kind == "transaction" else proof["transactionHash"]
     require(digest == proof["transactionHash"], "ValueMismatch", "transactionHash", digest, proof["transactionHash"])
     require(("log" in proof) == (kind == "log"), "LogMismatch", "log")
     if kind == "log":
         _check_log(proof["log"], rlp_list(leaf[leaf[0] < 0x80 :], "LogMismatch", "value"))
+
+
+def _abi_bytes_array(items: Sequence[bytes]) -> bytes:
+    tails = [len(item).to_bytes(32) + item + bytes(-len(item) % 32) for item in items]
+    places = [32 * len(items) + sum(map(len, tails[:index])) for index in range(len(items))]
+    return b"".join(number.to_bytes(32) for number in (32, len(items), *places)) + b"".join(tails)
 
 
 def _check_log(log: dict[str, Any], receipt: list[tuple[bytes, bytes]]) -> None:

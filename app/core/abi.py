@@ -78,6 +78,11 @@ def dynamic_array(items: Sequence[bytes]) -> bytes:
     return b"".join(parts)
 
 
+def bytes_array_alone(items: Sequence[bytes]) -> bytes:
+    """`abi.encode` of one `bytes[]` and nothing else."""
+    return offset(1) + dynamic_array([dynamic_bytes(item) for item in items])
+
+
 def offset(heads: int, *tails_before: bytes) -> bytes:
     """The head of a dynamic element among `heads` heads: it begins behind them and behind the tails before it."""
     return (_WORD_BYTES * heads + sum(map(len, tails_before))).to_bytes(_WORD_BYTES, "big")

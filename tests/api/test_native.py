@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from eth_abi import decode as abi_decode
 
 from app.api import native, second_opinion
 from app.checker import Refused
@@ -174,11 +175,28 @@ async def test_an_unknown_chain_is_refused_at_the_door(client: httpx2.AsyncClien
         assert response.json()["message"] == f"Chain not configured: {chain} (allowed: [2, 11])"
 
 
+async def test_an_encoding_that_is_asked_for_is_in_the_body_and_in_the_immutable_url(
+    client: httpx2.AsyncClient, final_block: ProvableBlock
+) -> None:
+    path = f"/api/v1/proofs/modern/blocks/{to_hex(final_block.block_hash)}/receipts/0?e=1"
+    plain, asked = await client.get(path), await client.get(f"{path}&encoding=nodes&encoding=nodes")
+    body = asked.json()
+    (decoded,) = abi_decode(["bytes[]"], bytes.fromhex(body["encodings"].pop("nodes")[2:]))
+    assert [to_hex(node) for node in decoded] == body["nodes"]
+    assert body.pop("encodings") == {}
+    assert body == plain.json()
+    assert asked.headers["etag"] != plain.headers["etag"]
+    assert asked.headers["content-location"] == f"{plain.headers['content-location']}&encoding=nodes"
+    named = await client.get(asked.headers["content-location"])
+    assert (named.content, "immutable" in named.headers["cache-control"]) == (asked.content, True)
+    verdict = await client.post("/api/v1/proofs/verify", json=asked.json())
+    assert verdict.json()["valid"] is True
+
+
 async def test_unknown_encodings_are_told_the_known_ones(
     client: httpx2.AsyncClient, final_block: ProvableBlock
 ) -> None:
     path = f"/api/v1/proofs/modern/blocks/{final_block.height}/receipts/0"
-    assert (await client.get(path, params={"encoding": "nodes"})).content == (await client.get(path)).content
     refused = await client.get(path, params={"encoding": "op-merkletrie"})
     assert refused.json()["message"] == "encoding must be one of nodes, not 'op-merkletrie'"
 

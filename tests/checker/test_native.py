@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import rlp
+from eth_abi import encode as abi_encode
 
 from app.checker import Refused, check_native
 from tests.checker.bodies import (
@@ -288,6 +289,16 @@ def test_other_encodings_must_hold_the_nodes() -> None:
     assert (found.reason, found.field) == ("EncodingMismatch", "encodings.polygon-exit")
     for broken in ({"hashi": nodes}, {"hashi": 1}, {"UPPER": f"0x{nodes}"}, {"": f"0x{nodes}"}, []):
         assert refusal(changed(body, encodings=broken)).reason == "MalformedField"
+
+
+def test_the_nodes_as_a_contract_takes_them_are_exactly_the_nodes() -> None:
+    body = big_block().body("receipt", 129)
+    nodes = [bytes.fromhex(node[2:]) for node in body["nodes"]]
+    encoded = abi_encode(["bytes[]"], [nodes])
+    check_native(as_bytes(changed(body, encodings={"nodes": to_hex(encoded)})), {})
+    for wrong in (encoded + bytes(32), abi_encode(["bytes[]"], [[*nodes, b""]]), encoded[32:], b"".join(nodes)):
+        found = refusal(changed(body, encodings={"nodes": to_hex(wrong)}))
+        assert (found.reason, found.field) == ("EncodingMismatch", "encodings.nodes")
 
 
 def test_a_hash_on_a_nodes_word_may_be_said_and_nothing_else() -> None:

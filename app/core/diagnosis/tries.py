@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from app.core import rlp, trie
+from app.core import abi, rlp, trie
 from app.core.keccak import keccak
 from app.core.proof_forms import Statement
 from app.core.receipts import logs_of_leaf, parse_log
@@ -92,6 +92,8 @@ def native_verdict(statement: Statement) -> Diagnosis:
     for name, encoding in proof.get("encodings", {}).items():
         if not all(node in encoding for node in proof["nodes"]):
             raise Fault("EncodingMismatch", f"encodings.{name}", "the encoding does not hold every node")
+        if name == "nodes" and encoding != abi.bytes_array_alone(proof["nodes"]):
+            raise Fault("EncodingMismatch", "encodings.nodes", "it is not abi.encode of the nodes as bytes[]")
     if kind == "transaction":
         require(
             proof["transactionHash"], keccak(leaf), "ValueMismatch", "transactionHash", "the value has another hash"
