@@ -97,6 +97,9 @@ async def build_chain(
         backfill=chosen.cache.merkle_backfill_enabled,
         retention_blocks=chosen.cache.merkle_retention_blocks,
         anchor_interval=chosen.anchors.interval,
+        max_anchor_span=max(
+            10_000, settings.max_batch_span + 2 * chosen.anchors.interval * chosen.anchors.checkpoint_every
+        ),
         anchoring=anchoring,
         fill_deadline_s=settings.admission.request_timeout_secs,
         min_useful_s=min_useful_s(settings),

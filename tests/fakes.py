@@ -152,6 +152,8 @@ class FakeUpstream(HoldPoints):
         self.bodies: dict[bytes, list[BlockBodies]] = {}
         self.canonical: dict[int, BlockName] = {}
         self.tags: dict[str, int | None] = {}
+        self.tagless = False
+        """Whether it knows neither `safe` nor `finalized`: then it says so, and not that there is no such block yet."""
         self.positions: dict[bytes, Position] = {}
         self.pending: set[bytes] = set()
         self.content_failures: Counter[str] = Counter()
@@ -254,13 +256,17 @@ class FakeUpstream(HoldPoints):
         return name
 
     async def sightings(self, tag: str) -> tuple[Sighting, ...]:
-        return (Sighting("fake", await self.tagged(tag)),)
+        block = await self.tagged(tag)
+        return (Sighting("fake", block, tagless=block is None and self.tagless and tag != "latest"),)
 
     async def names_at(self, height: int) -> tuple[Sighting, ...]:
         return (Sighting("fake", self.canonical.get(height)),)
 
     def set_aside(self, names: Iterable[str]) -> None:
         assert not set(names), "one node cannot contradict itself"
+
+    def doubt_chain(self) -> None:
+        self.hits["doubt_chain"] += 1
 
     async def position(self, tx_hash: bytes) -> Position | None:
         await self.at("position")

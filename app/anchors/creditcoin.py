@@ -157,6 +157,12 @@ class Creditcoin:
             bracket.upper, bracket.upper_digest
         )
 
+    def overtake(self, height: int) -> None:
+        """Nothing: Creditcoin decides what stands."""
+
+    def contradicted(self, bracket: Bracket) -> None:
+        """Nothing, as above."""
+
     # --- what is asked for when somebody wants it ---------------------------------------------------------------------
 
     async def find(self, lo: int, hi: int) -> Bracket:
@@ -200,6 +206,9 @@ class Creditcoin:
             )  # the precompile looks above it for the next attestation, of which there may be none
         if upper is None:
             raise RpcUnavailable(f"Creditcoin names no anchor at or above block {height} at the moment")
+        newest = self.attested_height
+        if newest is None or upper.height > newest:
+            raise RpcUnavailable(f"an anchor above block {height} that was reverted is not gone from Creditcoin yet")
         if lower is None:
             raise Internal(
                 f"internal error: no anchor below block {height} of chain {self._chain_key}, though block {upper.height} is "
@@ -289,7 +298,7 @@ class Creditcoin:
         ones are always asked about: a height that went down is seen by them."""
         if self._pin is None or self._refused is not None:
             return False
-        if genesis != self._genesis:
+        if genesis != self._genesis or self._went_down(newest, checkpoint):
             return True
         retired = -1 if checkpoint is None else checkpoint.height
         told = {(end.height, end.digest) for end in (newest, checkpoint) if end is not None}
@@ -300,6 +309,15 @@ class Creditcoin:
         asked = [end for end in asked if not (end.is_attestation and end.height < retired)]
         answers = await self._told(pin, *(self._ask_about(end) for end in asked))
         return not all(_stands(end, answer) for end, answer in zip(asked, answers, strict=True))
+
+    def _went_down(self, newest: End | None, checkpoint: End | None) -> bool:
+        """Whether the newest anchor, or checkpoint, is below the one before. What a revert takes back is pruned over several
+        blocks of Creditcoin: until then anchors above may still be asked for, and are none."""
+        heights = [end.height for end in (newest, checkpoint) if end is not None]
+        before = self.attested_height
+        if before is not None and max(heights, default=-1) < before:
+            return True
+        return self._checkpoint is not None and (checkpoint is None or checkpoint.height < self._checkpoint.height)
 
     def _remembered_in_turn(self) -> list[End]:
         ends = self._spans.ends()

@@ -40,6 +40,12 @@ class HeldAnchors:
         """As `bracket`: there is nobody to ask."""
         return self.bracket(lo, hi)
 
+    def overtake(self, height: int) -> None:
+        """Nothing: what others decided on stands until they take it back."""
+
+    def contradicted(self, bracket: Bracket) -> None:
+        """Nothing, as above."""
+
     def holds(self, bracket: Bracket) -> bool:
         """Whether both of its ends are still among the anchors: nothing retired one of them or took it back."""
         ends = ((bracket.lower, bracket.lower_digest), (bracket.upper, bracket.upper_digest))

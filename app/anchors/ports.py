@@ -27,6 +27,10 @@ class AnchorRows(Protocol):
         it. Raises `AnchorContradiction`, with nothing written, where another digest stands at one of the heights."""
         ...
 
+    async def drop(self, rows: Sequence[AnchorRow], genesis: int | None) -> None:
+        """Forgets these rows where the same digests stand at their heights, and the claim of that genesis if it stands."""
+        ...
+
     async def drop_above(self, height: int) -> None:
         """Forgets the rows above `height`."""
         ...

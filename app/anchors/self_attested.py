@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from typing import Self
 
 from app.core.anchor_rows import ATTESTATION, CHECKPOINT, GENESIS
-from app.core.continuity import digest
+from app.core.continuity import Bracket, digest
 from app.core.errors import ProofError
 from app.core.lasting import AnchorContradiction, StoreUnavailable
 
@@ -55,6 +55,10 @@ class SelfAttested(HeldAnchors):
         self._resumed = rows is None
         self._claimed = rows is None and genesis is not None
         self._newest: tuple[int, bytes] | None = None  # where the digest chain has come to
+        self._overtaken = 0
+        """How often blocks that were anchored were replaced."""
+        self._dead: list[AnchorRow] = []
+        self._dead_genesis: int | None = None
 
     @classmethod
     async def opened(
@@ -85,15 +89,49 @@ class SelfAttested(HeldAnchors):
     async def advance(self, finalized: int | None, root_at: Callable[[int], Awaitable[bytes]]) -> None:
         """Extends the digest chain up to `finalized`; None: takes up what other processes made since, and makes nothing. What was
         reached before an error or a cancellation is kept. Raises what `root_at` and the rows raise."""
+        await self._drop_dead()
         if finalized is None or not self._resumed:
             await self._take_up()
         if finalized is None:
             return
         genesis = await self._claim(finalized)
         while (height := genesis if self._newest is None else self._newest[0] + 1) <= finalized:
+            overtaken = self._overtaken
             error = await self._advance_over(range(height, min(finalized, height + _AHEAD - 1) + 1), root_at)
             if error is not None:
                 raise error
+            if self._overtaken != overtaken:  # what is final is another height by now
+                return
+
+    def overtake(self, height: int) -> None:
+        """Blocks from `height` on were replaced: the anchors there are dropped, and made again of what is there now."""
+        self._overtaken += 1
+        for held, kind in ((self._attestations, ATTESTATION), (self._checkpoints, CHECKPOINT)):
+            self._dead += (AnchorRow(at, value, kind) for at, value in held.items() if at >= height)
+            held.drop_above(height - 1)
+        newest = max(
+            (at for at in (self._attestations.newest, self._checkpoints.newest) if at is not None), default=None
+        )
+        self._newest = None
+        if newest is not None:
+            self._newest = newest, (self._checkpoints.get(newest) or self._attestations[newest])
+        if self._wanted_genesis is None and self._genesis is not None and self._genesis >= height:
+            self._dead_genesis, self._genesis, self._claimed = self._genesis, None, False
+
+    def contradicted(self, bracket: Bracket) -> None:
+        """The blocks do not lead to the upper anchor: it is made again."""
+        self.overtake(bracket.lower + 1)
+
+    async def _drop_dead(self) -> None:
+        """What was overtaken goes from the rows too. Rows of the same heights that others made since stay."""
+        dead, genesis = self._dead, self._dead_genesis
+        if not dead and genesis is None:
+            return
+        if self._rows is not None:
+            await self._rows.drop(dead, genesis)
+        self._dead = self._dead[len(dead) :]
+        if self._dead_genesis == genesis:
+            self._dead_genesis = None
 
     # --- what is kept -----------------------------------------------------------------------------------------------
 
@@ -128,11 +166,14 @@ class SelfAttested(HeldAnchors):
     async def _advance_over(self, heights: range, root_at: Callable[[int], Awaitable[bytes]]) -> ProofError | None:
         """Extends the chain over `heights`, up to the first whose root is not to be had: that one's error."""
         failed: ProofError | None = None
+        overtaken = self._overtaken
         try:
             async with asyncio.TaskGroup() as group:
                 asked = [group.create_task(_root_or_error(root_at, height)) for height in heights]
                 for height, task in zip(heights, asked, strict=True):
                     outcome = await task
+                    if self._overtaken != overtaken:
+                        break
                     if isinstance(outcome, ProofError):
                         failed = outcome
                         break
@@ -146,8 +187,12 @@ class SelfAttested(HeldAnchors):
         kind = self._kind_at(height)
         if kind is not None:
             row = AnchorRow(height, chained, kind)
+            overtaken = self._overtaken
             if self._rows is not None:
                 await self._rows.add((row,))  # before anybody can be told of it
+            if self._overtaken != overtaken:
+                self._dead.append(row)
+                return
             self._put(row)
         self._newest = height, chained
 

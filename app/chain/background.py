@@ -100,6 +100,11 @@ class Background:
         if self.backfill is not None:
             self.backfill.overtake(height)
 
+    def withdraw(self, height: int) -> None:
+        """From `height` on nothing is final any more."""
+        if self.backfill is not None:
+            self.backfill.withdraw(height)
+
     async def run(self) -> None:
         """Every loop, until cancelled."""
         async with asyncio.TaskGroup() as group:

@@ -11,7 +11,9 @@ only while the pin of their block's height names that block, so dropping pins is
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -55,6 +57,7 @@ class _Entry(Generic[B]):
 class _Pin:
     block_hash: bytes
     final: bool
+    at: float
 
 
 class _Blocks(LRUCache[bytes, _Entry[B]], Generic[B]):
@@ -77,13 +80,22 @@ class BlockCache(Generic[B]):
     block could empty the cache, and a budget that is too small would look like a low hit rate.
     """
 
-    def __init__(self, max_bytes: int, *, max_entry_bytes: int | None = None, max_pins: int = 32_768) -> None:
+    def __init__(
+        self,
+        max_bytes: int,
+        *,
+        max_entry_bytes: int | None = None,
+        max_pins: int = 32_768,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         if max_bytes < 1:
             raise ValueError(f"max_bytes must be at least 1, not {max_bytes}")
         self._max_entry_bytes = min(max_bytes, max_bytes // 4 if max_entry_bytes is None else max_entry_bytes)
         self._blocks: _Blocks[B] = _Blocks(max_bytes, self)
         self._pins: LRUCache[int, _Pin] = LRUCache(max_pins)
         self._positions: dict[bytes, tuple[B, int]] = {}
+        self._doubted_above: int | None = None
+        self._now = now
         self.hits = 0
         self.misses = 0
         self.evictions: Counter[str] = Counter({"capacity": 0, "retention": 0, "dropped": 0})
@@ -176,8 +188,10 @@ class BlockCache(Generic[B]):
     def pin(self, height: int, block_hash: bytes, *, final: bool = False) -> None:
         """`block_hash` is canonical at `height`; `final` says that this cannot change. A final pin stays final."""
         known = self._pins.get(height)
-        final = final or (known is not None and known.final and known.block_hash == block_hash)
-        self._pins[height] = _Pin(block_hash, final)
+        at = self._now()
+        if known is not None and known.final and known.block_hash == block_hash:
+            final, at = True, known.at
+        self._pins[height] = _Pin(block_hash, final, at)
 
     def hash_at(self, height: int) -> bytes | None:
         """The hash known to be canonical at `height`, or None when it is not known."""
@@ -185,13 +199,26 @@ class BlockCache(Generic[B]):
         return None if pin is None else pin.block_hash
 
     def pin_is_final(self, height: int) -> bool:
+        """Whether what is canonical there cannot change; of no height that is in doubt."""
+        if self._doubted_above is not None and height > self._doubted_above:
+            return False
         pin = self._pins.get(height)
         return pin is not None and pin.final
+
+    def doubt_above(self, height: int | None) -> None:
+        """Above that height no pin is final for now: the chain may be another one. None: all are what they were."""
+        self._doubted_above = height
 
     @property
     def final_pins(self) -> dict[int, bytes]:
         """The hashes known to be canonical for good, by height."""
         return {height: pin.block_hash for height, pin in self._pins.items() if pin.final}
+
+    def unpin_since(self, seconds: float) -> None:
+        """What was pinned within so long may have been said of another chain: it is asked for again."""
+        since = self._now() - seconds
+        for pinned in [height for height, pin in self._pins.items() if pin.at >= since]:
+            del self._pins[pinned]
 
     def unpin(self, height: int) -> None:
         self._pins.pop(height, None)

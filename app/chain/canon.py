@@ -51,8 +51,8 @@ class Canon:
 
     def is_final(self, height: int) -> bool:
         """Whether the chain can have no other block at `height` than it has now."""
-        finalized = self._head.heads.finalized
-        return finalized is not None and height <= finalized
+        final_to = self._head.final_to
+        return final_to is not None and height <= final_to
 
     def pin(self, height: int, block_hash: bytes, *, final: bool) -> None:
         """The upstream returned this block as the one at `height`; `final` when that was final before it was asked."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from app.core.blocks import BlockRef, Located, Noted, Position
 from app.core.budget import Priority
-from app.core.errors import BlockNotReady, NotFinalized
+from app.core.errors import BlockNotReady, NotFinalized, RpcUnavailable, TxHashNotFound
 from app.core.finality import Level
 from app.core.provable_block import ProvableBlock
 from app.core.waiting import Waiting
@@ -27,7 +27,7 @@ from .canon import Canon
 from .continuing import Continuing, Continuity
 from .filling import Filling
 from .finding import Finding, Found
-from .head import HeadTracker
+from .head import IN_DOUBT, HeadTracker
 from .keeping import Keeping
 from .known import Known
 from .levelling import Levelling
@@ -40,6 +40,9 @@ from .rules import ChainRules
 from .shared_head import SharedHead
 from .sharing import Sharing
 from .supervision import Loop
+
+SUSPECT_S = 60.0
+"""What a node said of final blocks within so long before it was found on another chain is asked for again."""
 
 
 class Chain:
@@ -82,10 +85,13 @@ class Chain:
             on_progress=self._on_head,
             on_traced=news.on_traced,
             on_dispute=news.on_dispute,
+            on_withdrawn=self._on_withdrawn,
+            on_doubt=self._on_doubt,
+            on_suspect=self._on_suspect,
             final=lambda: self.cache.final_pins,
             interval_s=rules.head_interval_s,
         )
-        self.cache: BlockCache[ProvableBlock] = BlockCache(rules.cache_bytes)
+        self.cache: BlockCache[ProvableBlock] = BlockCache(rules.cache_bytes, now=clock.now)
         self.load = Load(rules, metrics, clock)
         self.permits = self.load.permits
         self.roots = Roots()
@@ -110,7 +116,7 @@ class Chain:
         )
         self._attesting = Waiting()
         self._levelling = Levelling(clock)
-        self._known = Known(rules.key, self.cache, anchors, self.roots)
+        self._known = Known(rules.key, self.cache, anchors, self.roots, rules.max_anchor_span)
         self.canon = Canon(upstream, self.head, self.cache, clock, min_useful_s=rules.min_useful_s, jitter=jitter)
         self.filling = Filling(
             rules,
@@ -275,7 +281,13 @@ class Chain:
 
         Raises `TxHashNotFound`, `TxNotMined`, `NotCommittedByHeader`, and what `block` raises.
         """
-        block, cached, index = await self._finding.by_transaction(tx_hash, self._decide_by(level, decide), told)
+        try:
+            decided = self._decide_by(level, decide)
+            block, cached, index = await self._finding.by_transaction(tx_hash, decided, told)
+        except TxHashNotFound:
+            if self.head.in_doubt:  # a node that lags says so too
+                raise RpcUnavailable(f"{IN_DOUBT}; try again") from None
+            raise
         found = self._at_level(block, cached, level)
         return Found(found.block, found.finality, found.cached, index)
 
@@ -307,7 +319,7 @@ class Chain:
         return decided
 
     def _require_level(self, height: int, level: Level) -> None:
-        reached = self.head.heads.level_of(height)
+        reached = self.head.level_of(height)
         if reached.rank < level.rank:
             raise NotFinalized(
                 f"block {height} is {reached}, not {level}", retry_after_s=self._levelling.wait_s(height, level)
@@ -357,6 +369,8 @@ class Chain:
         self.canon.overtake(0)
         self.roots.forget_from(0)
         self._background.overtake(0)
+        if self.anchors is not None:
+            self.anchors.overtake(0)
 
     def _on_head(self) -> None:
         self._attesting.note(self.attested_height, self._clock.now())
@@ -365,7 +379,7 @@ class Chain:
         safe = self.head.heads.safe
         if safe is not None:
             self._metrics.chain_safe_head.labels(self.name).set(safe)
-        if self.keeping is not None and (finalized := self.head.heads.finalized) is not None:
+        if self.keeping is not None and (finalized := self.head.final_to) is not None and not self.head.in_doubt:
             self.keeping.became_final(finalized)
 
     def _on_reorg(self, height: int) -> None:
@@ -374,8 +388,37 @@ class Chain:
         finalized = self.head.heads.finalized
         self.canon.overtake(height)
         self._background.overtake(height)
-        if self.keeping is not None and finalized is not None and height <= finalized:
-            self.keeping.doubt_from(height)
+        if finalized is not None and height <= finalized:
+            if self.keeping is not None and height == 0:
+                self.keeping.disown()
+            elif self.keeping is not None:
+                self.keeping.doubt_from(height)
+            if self.anchors is not None:
+                self.anchors.overtake(height)
         self.filling.overtake(0 if finalized is None else min(height, finalized + 1))
         self._finding.overtake()
         self.roots.forget_from(height)
+
+    def _on_withdrawn(self, height: int, too_early: bool) -> None:
+        """What was called final from `height` on is not any more, and may be another block by now. `too_early`: it never was."""
+        self.canon.overtake(height)
+        self.filling.overtake(height)
+        self._finding.overtake()
+        self.roots.forget_from(height)
+        self._background.withdraw(height)
+        if self.keeping is not None:
+            self.keeping.withdraw(height, forget=too_early)
+
+    def _on_doubt(self, above: int | None) -> None:
+        """Nothing above that height is known to stand."""
+        self.cache.doubt_above(above)
+        if above is not None:
+            self.filling.overtake(above + 1)
+        else:
+            self._background.head_moved()
+
+    def _on_suspect(self) -> None:
+        """A node that was asked of late may serve another chain."""
+        self.cache.unpin_since(SUSPECT_S)
+        if self.keeping is not None:
+            self.keeping.reconsider()

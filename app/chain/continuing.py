@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
 from app.core.continuity import Bracket, ContinuityProof, cut
-from app.core.errors import BlockNotReady, Internal
+from app.core.errors import BlockNotReady, InconsistentSource, Internal, RpcUnavailable
 from app.core.provable_block import ProvableBlock
 
 from .keeping import Keeping
@@ -22,6 +22,9 @@ from .roots import Roots
 
 GATHERED_AT_ONCE = 16
 """Blocks of one bracket that are asked for at once; the permits of the chain decide how many are filled."""
+
+CUT_HERE = 1000
+"""So many roots are hashed on the event loop at most."""
 
 REVERTED_TRIES = 3
 """How often the anchors are looked for again when those that were found do not stand any more."""
@@ -47,6 +50,7 @@ class Continuing:
         keeping: Keeping | None,
         by_height: Callable[[int], Awaitable[tuple[ProvableBlock, bool]]],
     ) -> None:
+        """Of anchors that lie further apart than `known` allows no proof is made."""
         self._anchors = anchors
         self._known = known
         self._roots = roots
@@ -59,11 +63,13 @@ class Continuing:
     async def prove(self, lo: int, hi: int) -> Continuity:
         """The roots from `lo` to the anchor at or above `hi`, and the digest below.
 
-        Raises what finding the anchors and filling the blocks raises, and `Internal` when the blocks are not the attested ones.
+        Raises what finding the anchors and filling the blocks raises, `AttestationsMissing` when the anchors lie too far apart,
+        and `InconsistentSource` when the blocks are not the attested ones.
         """
         for _ in range(REVERTED_TRIES):
             self._known.require_anchored(lo, hi)
             bracket = await self._anchors.find(lo, hi)
+            self._known.require_near(bracket)
             proof = await self._proof(bracket, lo)
             if self._anchors.holds(bracket):
                 return Continuity(proof, bracket.upper, bracket.upper_digest)
@@ -94,12 +100,25 @@ class Continuing:
                 if self._roots.get(height) is None:
                     self._roots.note(height, root)
         try:
-            return cut(bracket, await self._gathered(first, last), lo)
+            return await _cut(bracket, await self._gathered(first, last), lo)
         except Internal:
             if not believed:
-                raise
+                raise self._unmet(bracket) from None
         self._roots.forget(range(first, last + 1))
-        return cut(bracket, await self._gathered(first, last), lo)
+        try:
+            return await _cut(bracket, await self._gathered(first, last), lo)
+        except Internal:
+            raise self._unmet(bracket) from None
+
+    def _unmet(self, bracket: Bracket) -> InconsistentSource:
+        """Either may be the one that is wrong, or out of date: a reorg, a revert, anchors of another chain."""
+        self._roots.forget(range(bracket.lower + 1, bracket.upper + 1))
+        self._anchors.contradicted(bracket)
+        return InconsistentSource(
+            f"blocks {bracket.lower + 1} to {bracket.upper} of the source chain do not lead from the anchor at "
+            f"{bracket.lower} to the one at {bracket.upper}: the blocks, or the anchors, were replaced, or are those of "
+            "another chain"
+        )
 
     async def _gathered(self, first: int, last: int) -> tuple[bytes, ...]:
         """The roots of [first, last]; those that are missing are filled, some at once."""
@@ -123,5 +142,12 @@ class Continuing:
         roots = (filled.get(height) or self._roots.get(height) for height in range(first, last + 1))
         gathered = tuple([root for root in roots if root is not None])
         if len(gathered) < last - first + 1:
-            raise Internal(f"internal error: roots of {first}..{last} were forgotten while they were gathered")
+            raise RpcUnavailable(f"blocks {first} to {last} were replaced while their roots were gathered")
         return gathered
+
+
+async def _cut(bracket: Bracket, roots: tuple[bytes, ...], lo: int) -> ContinuityProof:
+    """As `cut`; of many roots beside the event loop."""
+    if len(roots) <= CUT_HERE:
+        return cut(bracket, roots, lo)
+    return await asyncio.to_thread(cut, bracket, roots, lo)

@@ -133,6 +133,30 @@ class Keeping:
         self._kin.doubt_from(height)
         self._wake.set()
 
+    def withdraw(self, height: int, *, forget: bool) -> None:
+        """From `height` on nothing is final any more. `forget`: nor was it, so that the ledger is not to say so either."""
+        self._strike(lambda noted: noted.height >= height)
+        if self._finalized is not None and self._finalized >= height:
+            self._finalized = None
+        self.reconsider()
+        if forget:
+            self._forgets_from = height if self._forgets_from is None else min(height, self._forgets_from)
+            self._wake.set()
+
+    def reconsider(self) -> None:
+        """A node may have spoken of another chain: what was noted of late is compared again before it is believed, and what was
+        about to be noted is not."""
+        self._strike(lambda _: True)
+        self._noted.clear()
+        self._kin.reconsider()
+        self._wake.set()
+
+    def disown(self) -> None:
+        """The nodes serve another chain than before: the ledger is of the one before until it is found to be of this one."""
+        self.withdraw(0, forget=False)
+        self._doubted_from = self._forgets_from = None
+        self._kin.disown()
+
     async def _is_believed(self, height: int, block_hash: bytes) -> bool:
         """What this process noted it had from the nodes; of what others did the nodes are asked now and then."""
         if not self._is_doubted(height) and self._noted.get(height) != block_hash:
@@ -233,7 +257,10 @@ class Keeping:
         try:
             if await self._kin.found() is not Kinship.SAME:
                 return
+            if self._kin.replaced:
+                self._forgets_from = 0
             await self._forget_doubted()
+            self._kin.replaced = False
             finalized, self._finalized = self._finalized, None
             await self._note_all()
             if finalized is not None:

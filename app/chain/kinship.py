@@ -13,8 +13,11 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
 
+from cachetools import LRUCache
+
 from app.core.blocks import BlockName
-from app.core.errors import ProofError, RpcUnavailable, UpstreamBudgetExhausted
+from app.core.errors import BlockNotOnSourceChain, ProofError, RpcUnavailable, UpstreamBudgetExhausted
+from app.core.lasting import StoreUnavailable
 from app.core.purpose import Purpose, for_purpose
 
 from .ports import Clock, Ledger
@@ -24,8 +27,12 @@ log = logging.getLogger(__name__)
 AGAIN_S = 5.0
 """For so long those who read do not ask again after nobody could be asked."""
 
-FOREIGN_AGAIN_S = 60.0
-"""How often a ledger that was disowned is looked at again: one node that was wrong is enough to disown it."""
+FOREIGN_AGAIN_S = 30.0
+"""How often a ledger that was disowned is looked at again: one node that was wrong is enough to disown it. One that is found to
+be of another chain then too is emptied, and filled with what this chain has."""
+
+VOUCHED = 4096
+"""Heights of which it is remembered that the nodes have the block that the ledger names."""
 
 LOOKED_AT = 8
 """Heights that are looked at for one whose block was not refused."""
@@ -47,7 +54,10 @@ class Nodes(Protocol):
 
 
 async def kinship_of(
-    ledger: Ledger, nodes: Nodes, head: int | None, on_shared: Callable[[int], None] = lambda height: None
+    ledger: Ledger,
+    nodes: Nodes,
+    head: int | None,
+    on_shared: Callable[[int, bytes], None] = lambda height, block_hash: None,
 ) -> Kinship:
     """`head` is the newest height that the nodes have; None before they were heard. `on_shared` hears of the height at which both
     have one block. Raises `StoreUnavailable`."""
@@ -74,7 +84,7 @@ async def kinship_of(
         except ProofError:
             return Kinship.UNKNOWN
         if name is not None and name.block_hash == noted:
-            on_shared(height)
+            on_shared(height, noted)
             return Kinship.SAME
         if name is not None:
             return Kinship.FOREIGN
@@ -102,9 +112,14 @@ class Kin:
         self._on_foreign = on_foreign
         self._finding = asyncio.Lock()
         self._again_at: float | None = None
-        self._shared_to = -1
+        self._vouched: LRUCache[int, bytes] = LRUCache(VOUCHED)
         self._foreign_until = 0.0
+        self._disowned_at = 0.0
+        self._by_head = False
+        self._mixed = False
         self.kinship = Kinship.UNSEEN
+        self.replaced = False
+        """Whether what the ledger holds is that of a chain that is no more, and is to be forgotten before anything is noted."""
 
     def __repr__(self) -> str:
         return f"<Kin {self._chain} {self.kinship.value}>"
@@ -115,12 +130,31 @@ class Kin:
             await self._look_again()
         if self.kinship in (Kinship.UNSEEN, Kinship.UNKNOWN):
             head = self._head()
-            self.kinship = await kinship_of(self._ledger, self._nodes, head, self._note_shared)
+            disowned = self._disowned_at
+            found = await kinship_of(self._ledger, self._nodes, head, self._note_shared)
+            if self._disowned_at != disowned:  # meanwhile the head saw another chain
+                return self.kinship
+            self.kinship = found
             if self.kinship is Kinship.UNSEEN and head is not None:
                 self._again_at = self._clock.now() + AGAIN_S
             if self.kinship is Kinship.FOREIGN:
                 self._disown()
         return self.kinship
+
+    def disown(self) -> None:
+        """The head saw that the nodes serve another chain than before."""
+        self._vouched.clear()
+        if self.kinship is not Kinship.FOREIGN:
+            self.kinship, self._disowned_at = Kinship.FOREIGN, self._clock.now()
+            self._foreign_until = self._disowned_at + FOREIGN_AGAIN_S
+        else:
+            self._foreign_until = 0.0  # it may be the one of before that
+        self._by_head = True
+
+    def reconsider(self) -> None:
+        """What was compared may have been compared with another chain."""
+        self._vouched.clear()
+        self._foreign_until = 0.0 if self.kinship is Kinship.FOREIGN else self._foreign_until
 
     async def believed(self, within_s: float) -> bool:
         """Whether the ledger is to be believed: that of this chain, and any for as long as nobody can be asked. Found out first
@@ -134,51 +168,74 @@ class Kin:
         return self.kinship in (Kinship.UNSEEN, Kinship.SAME)
 
     async def vouched(self, height: int, block_hash: bytes, within_s: float) -> bool:
-        """Whether a block that another process noted is to be believed: one below a block that the nodes have too, one that they
-        have themselves, and any for as long as nobody can be asked."""
-        if self._is_beyond_doubt(height):
+        """Whether a block that another process noted is to be believed: one that the nodes have too, and any for as long as
+        none can be asked. Of each height they are asked once: a ledger may hold blocks of two chains."""
+        if self._is_beyond_doubt(height, block_hash):
             return True
         try:
             async with asyncio.timeout(within_s), self._finding:
-                if self._is_beyond_doubt(height):
+                if self._is_beyond_doubt(height, block_hash):
                     return True
                 with for_purpose(Purpose.HEAD):
                     name = await self._nodes.name_of(height)
+        except BlockNotOnSourceChain:  # they have not come so far, or not again
+            return False
         except (TimeoutError, ProofError):
             self._again_at = self._clock.now() + AGAIN_S
             return True
         if name is None:
             return True
         if name.block_hash == block_hash:
-            self._note_shared(height)
+            self._vouched[height] = block_hash
             return True
-        if self.kinship is Kinship.SAME:
-            self._disown()
+        await self._contradicted(height)
         return False
+
+    async def _contradicted(self, height: int) -> None:
+        """The ledger names a block that the nodes have not: it is of another chain, or holds some of its blocks."""
+        if self.kinship is not Kinship.SAME:
+            return
+        try:
+            with for_purpose(Purpose.HEAD):
+                found = await kinship_of(self._ledger, self._nodes, self._head(), self._note_shared)
+        except StoreUnavailable:
+            return
+        if found is Kinship.FOREIGN:
+            self._disown()
+        elif not self._mixed:
+            self._mixed = True
+            log.error("ledger_of_two_chains", extra={"chain": self._chain, "height": height})
 
     def doubt_from(self, height: int) -> None:
         """A reorg: what the nodes had from `height` on they need not have any more."""
-        self._shared_to = min(self._shared_to, height - 1)
+        for gone in [vouched for vouched in self._vouched if vouched >= height]:
+            del self._vouched[gone]
 
-    def _is_beyond_doubt(self, height: int) -> bool:
+    def _is_beyond_doubt(self, height: int, block_hash: bytes) -> bool:
         if self.kinship is not Kinship.SAME:  # nobody could be asked
             return True
-        return height <= self._shared_to or self._clock.now() < (self._again_at or 0.0)
+        return self._vouched.get(height) == block_hash or self._clock.now() < (self._again_at or 0.0)
 
-    def _note_shared(self, height: int) -> None:
-        self._shared_to = max(self._shared_to, height)
+    def _note_shared(self, height: int, block_hash: bytes) -> None:
+        self._vouched[height] = block_hash
 
     async def _look_again(self) -> None:
         now = self._clock.now()
         if now < self._foreign_until:
             return
         self._foreign_until = now + FOREIGN_AGAIN_S
-        if await kinship_of(self._ledger, self._nodes, self._head(), self._note_shared) is Kinship.SAME:
-            self.kinship = Kinship.SAME
+        found = await kinship_of(self._ledger, self._nodes, self._head(), self._note_shared)
+        if found is Kinship.SAME:
+            self.kinship, self._by_head = Kinship.SAME, False
             log.warning("ledger_of_this_chain", extra={"chain": self._chain})
+        elif now - self._disowned_at >= FOREIGN_AGAIN_S and (
+            found is Kinship.FOREIGN or (found is Kinship.UNKNOWN and self._by_head)
+        ):
+            self.kinship, self._by_head, self.replaced = Kinship.SAME, False, True
+            log.warning("ledger_emptied", extra={"chain": self._chain, "detail": "it is that of a chain that is no more"})
 
     def _disown(self) -> None:
-        self.kinship = Kinship.FOREIGN
-        self._foreign_until = self._clock.now() + FOREIGN_AGAIN_S
+        self.kinship, self._disowned_at = Kinship.FOREIGN, self._clock.now()
+        self._foreign_until = self._disowned_at + FOREIGN_AGAIN_S
         log.error("ledger_of_another_chain", extra={"chain": self._chain, "detail": "nothing of it is used"})
         self._on_foreign()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.core.blocks import BlockRef
-from app.core.continuity import not_ready
+from app.core.continuity import Bracket, not_ready
 from app.core.errors import AttestationsMissing, BlockBeforeOrAtGenesis, ProofError, RpcUnavailable
 from app.core.provable_block import ProvableBlock
 
@@ -15,7 +15,16 @@ from .roots import Roots
 class Known:
     """Reads the settled blocks and the anchors of one chain. No method waits, asks or counts."""
 
-    def __init__(self, chain_key: int, cache: BlockCache[ProvableBlock], anchors: Anchors | None, roots: Roots) -> None:
+    def __init__(
+        self,
+        chain_key: int,
+        cache: BlockCache[ProvableBlock],
+        anchors: Anchors | None,
+        roots: Roots,
+        max_anchor_span: int = 10_000,
+    ) -> None:
+        """`max_anchor_span`: how far two anchors may lie apart for a proof between them."""
+        self._max_anchor_span = max_anchor_span
         self._chain_key = chain_key
         self._cache = cache
         self._anchors = anchors
@@ -64,4 +73,17 @@ class Known:
             bracket = self._anchors.bracket(lo, hi)
         except ProofError:
             return True
-        return bracket is not None and not self._roots.missing(bracket.lower + 1, bracket.upper)
+        if bracket is None:
+            return False
+        if bracket.upper - bracket.lower > self._max_anchor_span:
+            return True
+        return not self._roots.missing(bracket.lower + 1, bracket.upper)
+
+    def require_near(self, bracket: Bracket) -> None:
+        """Raises `AttestationsMissing` when the anchors lie further apart than a proof is made for: it would be as long."""
+        span = bracket.upper - bracket.lower
+        if span > self._max_anchor_span:
+            raise AttestationsMissing(
+                f"attestations missing for chain {self._chain_key}: the anchors around these blocks, at {bracket.lower} and at "
+                f"{bracket.upper}, lie {span} blocks apart, and proofs are made of {self._max_anchor_span} at most"
+            )

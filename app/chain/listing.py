@@ -28,7 +28,7 @@ def listing_of(chain: Chain, upstreams: list[dict[str, object]]) -> dict[str, ob
         "kinds": ["transaction", "receipt", "log", *(["usc"] if chain.anchors is not None else [])],
         "head": heads.head,
         "safe": heads.safe,
-        "finalized": heads.finalized,
+        "finalized": chain.head.final_to,
         "finalityBy": heads.said_by,
         "finalitySources": heads.sources,
         "headAgeSeconds": None if chain.head.age_s is None else round(chain.head.age_s, 1),

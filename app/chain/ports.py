@@ -57,6 +57,7 @@ class Watched(Protocol):
     async def names_at(self, height: int) -> tuple[Sighting, ...]: ...
     async def name_of(self, height: int) -> BlockName | None: ...
     def set_aside(self, names: Iterable[str]) -> None: ...
+    def doubt_chain(self) -> None: ...
 
 
 class Upstream(Protocol):
@@ -95,6 +96,10 @@ class Upstream(Protocol):
 
     def set_aside(self, names: Iterable[str]) -> None:
         """From now on these nodes, and no others, are asked for nothing but where they stand: they contradict the rest."""
+        ...
+
+    def doubt_chain(self) -> None:
+        """Each node is asked for its chain id again before it is asked for anything else: it may serve another chain by now."""
         ...
 
     @property
@@ -191,6 +196,14 @@ class Anchors(Protocol):
         """Whether both of its anchors still stand. Asked in the last step before a proof is made of it."""
         ...
 
+    def overtake(self, height: int) -> None:
+        """Blocks from `height` on, which were final, were replaced: anchors of our own making there are none any more."""
+        ...
+
+    def contradicted(self, bracket: Bracket) -> None:
+        """The blocks of the chain do not lead from the one anchor to the other: of our own making the upper one is none."""
+        ...
+
     async def advance(self, finalized: int | None, root_at: Callable[[int], Awaitable[bytes]]) -> None:
         """Called by the chain whenever its finalized height moved, or it is time to poll; `root_at` yields the usc root of a
         finalized height. `finalized` None: no anchor is to be made here, those that other processes made are taken up."""
@@ -222,7 +235,7 @@ class Ledger(Protocol):
         ...
 
     async def finalized(self) -> int | None:
-        """The greatest height that was ever told to be final."""
+        """The greatest height that was told to be final, and not forgotten since."""
         ...
 
     async def note_finalized(self, height: int) -> None:
@@ -230,7 +243,7 @@ class Ledger(Protocol):
         ...
 
     async def forget_from(self, height: int) -> None:
-        """A reorg: nothing is known of heights from `height` on."""
+        """A reorg: nothing is known of heights from `height` on, nor that they are final."""
         ...
 
     async def forget_below(self, height: int) -> None:

@@ -37,7 +37,9 @@ class SeenBlocks:
     def note(self, block: BlockName) -> int | None:
         """Remembers a block; the lowest height at which it contradicts what was seen before, None where it contradicts nothing.
         What it contradicts is forgotten."""
-        told = {block.height - 1: block.parent_hash, block.height: block.block_hash}
+        told = {block.height: block.block_hash}
+        if block.height:
+            told = {block.height - 1: block.parent_hash} | told
         replaced_at = next(
             (height for height, told_hash in told.items() if self._hashes.get(height, told_hash) != told_hash), None
         )
@@ -57,6 +59,19 @@ class SeenBlocks:
         last = self._last
         return last if last is not None and last in self._hashes and last < block.height - 1 else None
 
+    def is_lower(self, block: BlockName) -> bool:
+        """Whether it is below the last block, where none was seen: it contradicts nothing, and proves nothing either."""
+        return self._last is not None and block.height < self._last and block.height not in self._hashes
+
+    @property
+    def known(self) -> Mapping[int, bytes]:
+        """The hashes of all that is remembered, by height."""
+        return self._hashes
+
+    def drop_from(self, height: int) -> None:
+        """Blocks from `height` on are not the chain's any more."""
+        self._hashes = {at: block_hash for at, block_hash in self._hashes.items() if at < height}
+
     async def contradicted(self, upstream: Watched, height: int) -> bool:
         """Whether the chain has another block now at a height that was seen. Raises as `Watched.name_of`."""
         seen = self._hashes.get(height)
@@ -64,31 +79,36 @@ class SeenBlocks:
         return name is not None and name.block_hash != seen
 
     async def began_at(
-        self, upstream: Watched, shown_at: int, final: Mapping[int, bytes], finalized: int | None
+        self,
+        upstream: Watched,
+        shown_at: int,
+        seen: Mapping[int, bytes],
+        final: Mapping[int, bytes],
+        finalized: int | None,
     ) -> int:
         """The lowest height that a reorg shown at `shown_at` may have replaced: one above the highest block that still stands,
-        of those seen and those held for `final`. It reaches to `finalized`, or below, only if one of these is gone there.
+        of those `seen` before and those held for `final`. It reaches to `finalized`, or below, only if one of these is gone
+        there; and to 0 where one is, and nothing is known to stand.
 
         Forgets what does not stand. Raises as `Watched.name_of`.
         """
-        seen = dict(self._hashes)
-        gone, standing = await _gone(upstream, seen, shown_at)
-        for height in gone:
+        lost, standing = await compared(upstream, seen, shown_at)
+        for height in lost:
             if self._hashes.get(height) == seen[height]:
                 del self._hashes[height]
-        lowest, highest = min(gone, default=shown_at), -1 if standing is None else standing
+        lowest, highest = min(lost, default=shown_at), -1 if standing is None else standing
         held = {height: block_hash for height, block_hash in final.items() if height > highest}
-        gone, standing = await _gone(upstream, held, lowest)
+        lost, standing = await compared(upstream, held, lowest)
         if standing is not None:
             highest = standing
         elif highest < 0:  # nothing is known to stand
-            return min(gone, default=lowest)
-        if finalized is not None and not gone and lowest > finalized:
+            return 0 if lost or (finalized is not None and lowest <= finalized) else lowest
+        if finalized is not None and not lost and lowest > finalized:
             highest = max(highest, finalized)
         return highest + 1
 
 
-async def _gone(upstream: Watched, known: Mapping[int, bytes], below: int) -> tuple[list[int], int | None]:
+async def compared(upstream: Watched, known: Mapping[int, bytes], below: int) -> tuple[list[int], int | None]:
     """The heights `below` that height at which the chain has not what is `known`, and the highest at which it has. Where one
     block stands all below it do, so few of them are asked for."""
     heights = sorted((height for height in known if height < below), reverse=True)

@@ -51,7 +51,15 @@ class Roots:
 
     def missing(self, first: int, last: int) -> list[int]:
         """The heights of [first, last] whose root is not known, ascending."""
-        return [height for height in range(first, last + 1) if self.get(height) is None]
+        found: list[int] = []
+        for start in range(first - first % _HEIGHTS, last + 1, _HEIGHTS):
+            page = self._pages.get(start // _HEIGHTS)
+            low, high = max(first, start), min(last, start + _HEIGHTS - 1)
+            if page is None:
+                found += range(low, high + 1)
+            elif not all(page.known[low - start : high - start + 1]):
+                found += (height for height in range(low, high + 1) if not page.known[height - start])
+        return found
 
     def all(self, first: int, last: int) -> tuple[bytes, ...] | None:
         """The roots of [first, last], where all of them are known."""

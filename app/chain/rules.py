@@ -26,6 +26,8 @@ class ChainRules:
     backfill: bool = False
     retention_blocks: int | None = None
     anchor_interval: int = 10
+    max_anchor_span: int = 10_000
+    """How far the two anchors of a proof may lie apart."""
     anchoring: bool = True
     fill_deadline_s: float = 120.0
     min_useful_s: float = 0.5

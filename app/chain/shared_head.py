@@ -112,6 +112,10 @@ class SharedHead:
         """As the upstream's."""
         self._upstream.set_aside(names)
 
+    def doubt_chain(self) -> None:
+        """As the upstream's."""
+        self._upstream.doubt_chain()
+
     async def aclose(self) -> None:
         """Another process may listen to the nodes from now on."""
         if self._listening is not None:

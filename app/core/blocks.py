@@ -45,10 +45,14 @@ class BlockName:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """The block that one upstream, by name, showed when all were asked; None: it answered that it has none."""
+    """The block that one upstream, by name, showed when all were asked; None: it answered that it has none.
+
+    `tagless`: what it was asked for is a tag that it does not know at all, which is more than to have no such block yet.
+    """
 
     upstream: str
     block: BlockName | None
+    tagless: bool = False
 
 
 @dataclass(frozen=True, slots=True)

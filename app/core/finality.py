@@ -49,6 +49,15 @@ class Heads:
     by: str = "rpc-tag"
     sources: int = 1
 
+    def taken_back(self, height: int) -> Heads:
+        """The same, with nothing from `height` on called safe or final."""
+        below = None if height == 0 else height - 1
+
+        def capped(level: int | None) -> int | None:
+            return level if level is None or level < height else below
+
+        return Heads(self.head, capped(self.safe), capped(self.finalized), self.by, self.sources)
+
     def level_of(self, height: int) -> Level:
         """The strongest level that covers `height`."""
         if self.finalized is not None and height <= self.finalized:
@@ -81,15 +90,17 @@ def observe(
     depth: int,
     lowest: int | None = None,
     sources: int = 1,
+    tagless: bool = True,
 ) -> Heads:
     """What one round of polling makes of the heads.
 
     `lowest` is the head that a depth is counted from where several nodes named theirs; `sources` is how many nodes stand
     behind what is final in this round, 0 when they contradict each other: then the levels stay as they were.
 
-    `mode` is `tag` or `depth`. In tag mode a node that never knew the finalized tag (an old one) falls back to `depth` blocks
-    below the head; once a tag was known, a round without it leaves the levels as they were. Zero depth means: final at once.
-    The finalized height never goes down, whatever a node says later; the head may (a reorg), but not below finalized.
+    `mode` is `tag` or `depth`. In tag mode nodes of which none knows the finalized tag at all (`tagless`) fall back to `depth`
+    blocks below the head. A tag that has no block yet makes nothing final; once one was heard, depth is over, and what depth
+    called final above it is not any more. Zero depth means: final at once.
+    What a tag called final never goes down by another word; the head may (a reorg), but not below finalized.
     A depth is counted from a head that is far above the one before only once it is seen again: one lie makes nothing final.
     """
     if head is None:
@@ -97,21 +108,26 @@ def observe(
     if not sources:
         return _held(before, head)
     by = "rpc-tag"
-    if mode == "tag" and finalized is None and before.finalized is not None and before.by == "rpc-tag":
-        finalized = before.finalized
+    held = before.finalized
+    if mode == "tag" and finalized is None and held is not None and before.by == "rpc-tag":
+        finalized = held
         safe = before.safe if safe is None else safe
+    elif mode == "tag" and finalized is None and not tagless:
+        held, by = None, "depth" if head is not None else before.by
     elif mode == "depth" or finalized is None:
         by = "depth" if head is not None else before.by
         finalized = _counted_down(before.head, head if lowest is None else lowest, depth)
         safe = finalized if mode == "depth" or safe is None else safe
-    if before.finalized is not None and (finalized is None or finalized < before.finalized):
-        finalized, by = before.finalized, before.by
+    elif before.by == "depth":
+        held = None
+    if held is not None and (finalized is None or finalized < held):
+        finalized, by = held, before.by
     if finalized == before.finalized:
         sources = before.sources
     if head is not None and finalized is not None:
         # A finalized tag above the head is a node that lags on one of the two: the lower figure is the safe one to act on,
         # unless it was already published.
-        floor = before.finalized if before.finalized is not None else 0
+        floor = held if held is not None else 0
         finalized = max(min(finalized, head), floor)
         head = max(head, finalized)
     if safe is None or (finalized is not None and safe < finalized):

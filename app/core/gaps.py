@@ -172,6 +172,11 @@ class Backlog:
         if self.window.low <= height <= self.window.high:
             self._done.add(height, height)
 
+    def lower(self, height: int) -> None:
+        """Heights from `height` on are not final any more: the window ends below."""
+        self._floor = min(self._floor, height)
+        self.window = Window(min(self.window.low, height), min(self.window.high, height - 1))
+
     def reopen_from(self, height: int) -> None:
         """A reorg: heights from `height` on are missing again."""
         highest = self._done.highest

@@ -71,15 +71,24 @@ class Choice:
     voters: frozenset[str]
 
 
-def choose(heads: Mapping[str, BlockName], *, frozen: Collection[str] = (), floor: int | None = None) -> Choice:
+def choose(
+    heads: Mapping[str, BlockName],
+    *,
+    frozen: Collection[str] = (),
+    floor: int | None = None,
+    astray: Collection[str] = (),
+) -> Choice:
     """What to make of the heads. `heads` by node, the primary first, at least one.
 
     Two nodes beside each other differ at the tip all the time: one is followed, the first that is not far behind the highest.
+    One that contradicts the others about what is final (`astray`) is followed only where there is no other.
     A node has a say in what is final unless its head stands still (`frozen`) while another's is above it, or has not come to
     what is final already (`floor`).
     """
     heights = tuple(sorted((block.height for block in heads.values()), reverse=True))
-    followed = next(block for block in heads.values() if heights[0] - block.height <= NEAR_BLOCKS)
+    trusted = {name: block for name, block in heads.items() if name not in astray} or heads
+    top = max(block.height for block in trusted.values())
+    followed = next(block for block in trusted.values() if top - block.height <= NEAR_BLOCKS)
     voters = {
         name: block.height
         for name, block in heads.items()

@@ -224,7 +224,7 @@ def decode_block_name(raw: bytes) -> BlockName | None:
         height=_height(decoded.number, "number"),
         block_hash=hash_field(decoded.hash, "a block hash"),
         parent_hash=hash_field(decoded.parent_hash, "a parent hash"),
-        timestamp=number_field(decoded.timestamp, "timestamp"),
+        timestamp=_height(decoded.timestamp, "timestamp"),
     )
 
 
@@ -244,12 +244,12 @@ def decode_position(raw: bytes, tx_hash: bytes | None = None) -> Position | None
     return Position(
         block_hash=hash_field(decoded.block_hash, "a transaction's blockHash"),
         height=_height(decoded.block_number, "blockNumber"),
-        index=number_field(decoded.transaction_index, "transactionIndex"),
+        index=_height(decoded.transaction_index, "transactionIndex"),
     )
 
 
 def _height(value: Spelled, what: str) -> int:
-    """A height that a database and a listing can hold: no chain comes further."""
+    """A height, time or position that a database, a listing and a metric can hold: no chain comes further."""
     height = number_field(value, what)
     if height >> 63:
         raise ContentInvalid("decode", f"{what} of more than 63 bits")

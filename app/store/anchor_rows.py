@@ -93,6 +93,19 @@ class SqlAnchorRows:
                 )
             )
 
+    async def drop(self, rows: Sequence[AnchorRow], genesis: int | None) -> None:
+        """As the port says."""
+        known = [{"at": row.height, "known": row.digest} for row in rows]
+        same = (anchors.c.height == bindparam("at", type_=BigInteger), anchors.c.digest == bindparam("known"))
+        for start in range(0, len(known), ROWS_AT_ONCE):
+            async with self._database.writing(durable=True) as link:
+                await hold_chain(self._database, link, self._chain_key)
+                await link.execute(delete(anchors).where(*self._mine, *same), known[start : start + ROWS_AT_ONCE])
+        if genesis is not None:
+            mine = (geneses.c.chain_key == self._chain_key, geneses.c.source == self._source)
+            async with self._database.writing(durable=True) as link:
+                await link.execute(delete(geneses).where(*mine, geneses.c.height == genesis))
+
     async def drop_above(self, height: int) -> None:
         """As the port says."""
         async with self._database.writing(durable=True) as link:

@@ -140,6 +140,11 @@ class SqlLedger:
                         delete(table).where(table.c.chain_key == self._chain_key, table.c.height >= first)
                     )
                 await self._intervals.change(link, first, LARGEST, taken_out=True)
+                if first <= height:
+                    mine = chains.c.chain_key == self._chain_key
+                    below = height - 1 if height else None
+                    told = update(chains).where(mine, chains.c.finalized >= height)
+                    await link.execute(told.values(finalized=below))
             if first <= height:
                 return
 

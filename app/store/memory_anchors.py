@@ -41,6 +41,13 @@ class MemoryAnchorRows:
         kept = [row for row in (*self._rows.values(), *rows) if row.kind != ATTESTATION or row.height > retired]
         self._rows = {row.height: row for row in kept}
 
+    async def drop(self, rows: Sequence[AnchorRow], genesis: int | None) -> None:
+        """As the port says."""
+        dead = {(row.height, row.digest) for row in rows}
+        self._rows = {at: row for at, row in self._rows.items() if (at, row.digest) not in dead}
+        if genesis is not None and self._genesis == genesis:
+            self._genesis = None
+
     async def drop_above(self, height: int) -> None:
         """As the port says."""
         self._rows = {at: row for at, row in self._rows.items() if at <= height}

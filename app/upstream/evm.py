@@ -84,6 +84,8 @@ class EvmNode:
         """How log lines name it: names are told apart within a chain alone."""
         self.family = family
         self.capabilities = Capabilities()
+        self.unknown_tags: set[str] = set()
+        """Tags that it said, the last time that it was asked, it does not know."""
         self.standing = Standing(chain_id)
         self.state = NodeState(name, derives_from, priority)
         self.observer: UpstreamObserver = observer or NoObserver()

@@ -90,6 +90,11 @@ class Failover:
                 node.state.astray = node.name in astray
                 logger.warning("upstream_set_aside" if node.state.astray else "upstream_in_use_again", extra=node.facts)
 
+    def doubt_chain(self) -> None:
+        """As the port says."""
+        for node in self.nodes:
+            node.standing.forget_chain()
+
     # --- the port ---------------------------------------------------------------------------------------------------
 
     async def chain_id(self) -> int:
@@ -229,7 +234,8 @@ class Failover:
         seen = await self._each(trip, self._askable(Work.LIGHT), lambda reader: reader.tagged(tag))
         if not seen:
             raise trip.verdict()
-        return seen
+        unknown = {node.name for node in self.nodes if tag in node.unknown_tags}
+        return tuple(replace(each, tagless=each.block is None and each.upstream in unknown) for each in seen)
 
     async def names_at(self, height: int) -> tuple[Sighting, ...]:
         """The block that each node has at `height`, None for one that has none although its head is above. A node that cannot
@@ -250,7 +256,8 @@ class Failover:
     async def _only(self, tag: str) -> Sighting:
         node = self.nodes[0]
         try:
-            sighting = Sighting(node.name, await self.tagged(tag))
+            block = await self.tagged(tag)
+            sighting = Sighting(node.name, block, tagless=block is None and tag in node.unknown_tags)
         except ProofError as error:
             self._note_silence(node, error.message)
             raise

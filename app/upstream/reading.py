@@ -7,6 +7,7 @@ node may have in a moment what it has not yet; a turn in a hurry does neither.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -42,6 +43,24 @@ class Absent(Exception):
         super().__init__(message)
         self.message = message
         self.behind = behind
+
+
+NO_SUCH_BLOCK = -39001
+"""Of the execution APIs: the tag is known, and there is no block under it (yet)."""
+
+_NO_SUCH_TAG = re.compile(
+    r"(unknown|invalid|unsupported|unrecogni[sz]ed|unexpected)\s+(default\s+)?(block\s+)?(number\s+)?(tag|parameter|identifier)"
+)
+
+
+def _knows_no_tag(failure: CallFailed) -> bool:
+    """Whether the error of a request under a tag says that the node knows no such tag. Everything else does not: that a block
+    is missing, or that something broke, is not to hear that there is no such tag."""
+    if failure.code == NO_SUCH_BLOCK:
+        return False
+    if failure.fault in (Fault.INVALID_PARAMS, Fault.METHOD_NOT_SUPPORTED):
+        return True
+    return _NO_SUCH_TAG.search(failure.excerpt.lower()) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +119,14 @@ class NodeReader:
         try:
             raw = await self._ask("eth_getBlockByNumber", [tag, False])
         except CallFailed as failure:
-            if failure.fault in ANSWERED and not failure.denied:
-                return None
-            raise
+            if failure.fault not in ANSWERED or failure.denied:
+                raise
+            if _knows_no_tag(failure):
+                self.node.unknown_tags.add(tag)
+            else:
+                self.node.unknown_tags.discard(tag)
+            return None
+        self.node.unknown_tags.discard(tag)
         name = decode_block_name(raw)
         if name is not None and self.node.family is not None:
             require_hash(raw, self.node.family)

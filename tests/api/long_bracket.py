@@ -69,6 +69,12 @@ class GivenAnchors:
     def holds(self, bracket: Bracket) -> bool:
         return True
 
+    def overtake(self, height: int) -> None:
+        """They are those of others."""
+
+    def contradicted(self, bracket: Bracket) -> None:
+        """They are those of others."""
+
     async def advance(self, finalized: int | None, root_at: Callable[[int], Awaitable[bytes]]) -> None:
         """There is nothing to make."""
 

@@ -64,6 +64,8 @@ class KeptLedger(HoldPoints):
     async def forget_from(self, height: int) -> None:
         await self._called("forget_from")
         self.blocks = {at: block for at, block in self.blocks.items() if at < height}
+        if self.final is not None and self.final >= height:
+            self.final = height - 1 if height else None
 
     async def forget_below(self, height: int) -> None:
         await self._called("forget_below")

@@ -118,7 +118,7 @@ async def test_the_window_is_filled_newest_first_and_each_block_once() -> None:
     async with made.backfilling():
         await settle(TURNS)
         assert made.built() == down_from(LAST, LAST - 19)
-        assert fills(made) == {"fetch": 20, "build": 20}
+        assert fills(made) == {"fetch": 20, "build": 20, "name_of": 1}  # the genesis, once
         assert (made.backfill.state, made.backfill.window) == (State.CAUGHT_UP, Window(LAST - 19, LAST))
         assert await made.at(LAST - 19)
         assert fills(made) == {}
@@ -533,7 +533,7 @@ async def test_a_block_that_is_refused_for_good_is_done() -> None:
         for _ in range(5):
             await made.clock.advance(600)
         assert made.backfill.state is State.CAUGHT_UP
-        assert fills(made) == {"fetch": 5, "build": 5}
+        assert fills(made) == {"fetch": 5, "build": 5, "name_of": 1}  # the genesis, once
     assert await made.ledger.done() == ((LAST - 4, LAST),)
 
 

@@ -102,6 +102,7 @@ async def test_without_the_database_nobody_begins_anything_and_then_one_goes_on(
 
 async def test_P7_a_reorg_seen_by_whoever_does_not_fill_is_told_to_the_ledger_too(fleet: Fleet) -> None:
     first, second = await fleet.replica("a"), await fleet.replica("b")
+    await second.see(LAST, finalized=LAST - 2)  # which it knows by its hash from now on
     async with first.backfilling(), second.backfilling():
         await settle(TURNS)
         fork = branch(LAST - 1, [sepolia(LAST - 2), sepolia(LAST - 3)])

@@ -73,6 +73,9 @@ class Nodes:
     def set_aside(self, names: Iterable[str]) -> None:
         self.aside = set(names)
 
+    def doubt_chain(self) -> None:
+        self.asked["doubt_chain"] += 1
+
 
 class Watched:
     """A tracker over nodes, and what it told."""
