@@ -10,6 +10,8 @@ from .reorgs import Reorg
 
 log = logging.getLogger(__name__)
 
+ANOTHER_CHAIN = "the nodes serve another chain than before: nothing that was kept of that one is used"
+
 
 class News:
     """Of one chain, by its name."""
@@ -22,7 +24,9 @@ class News:
         """A reorganisation was followed to where it began."""
         self._metrics.reorgs_total.labels(self._chain).inc()
         self._metrics.reorg_depth_blocks.labels(self._chain).observe(reorg.depth)
-        if reorg.undoes_final:
+        if reorg.undoes_final and reorg.began_at == 0:
+            log.error(ANOTHER_CHAIN, extra={"chain": self._chain})
+        elif reorg.undoes_final:
             log.error(
                 "reorg_below_finalized",
                 extra={"chain": self._chain, "height": reorg.began_at, "depth": reorg.depth},

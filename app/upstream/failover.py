@@ -94,6 +94,7 @@ class Failover:
         """As the port says."""
         for node in self.nodes:
             node.standing.forget_chain()
+            node.state.head = None  # of the chain before: a height above may be none of this one
 
     # --- the port ---------------------------------------------------------------------------------------------------
 
