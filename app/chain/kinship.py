@@ -232,7 +232,9 @@ class Kin:
             found is Kinship.FOREIGN or (found is Kinship.UNKNOWN and self._by_head)
         ):
             self.kinship, self._by_head, self.replaced = Kinship.SAME, False, True
-            log.warning("ledger_emptied", extra={"chain": self._chain, "detail": "it is that of a chain that is no more"})
+            log.warning(
+                "ledger_emptied", extra={"chain": self._chain, "detail": "it is that of a chain that is no more"}
+            )
 
     def _disown(self) -> None:
         self.kinship, self._disowned_at = Kinship.FOREIGN, self._clock.now()

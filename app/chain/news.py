@@ -10,7 +10,8 @@ from .reorgs import Reorg
 
 log = logging.getLogger(__name__)
 
-ANOTHER_CHAIN = "the nodes serve another chain than before: nothing that was kept of that one is used"
+ANOTHER_CHAIN = "another_chain_at_the_upstreams"
+"""The event of the log when what was final is on no chain any more: nothing that was kept of it is used."""
 
 
 class News:

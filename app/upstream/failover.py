@@ -10,6 +10,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TypeVar, cast
 
 from app.core.blocks import BlockBodies, BlockName, BlockRef, Position, Sighting
