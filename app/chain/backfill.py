@@ -360,4 +360,4 @@ class Backfill:
 def noted(block: ProvableBlock, *, anchored: bool, asked: bool = False) -> Noted:
     """What a ledger is told of a final block; its usc root where the chain has anchors and the block has one."""
     proven = anchored and block.leaves_verdict is Proven.PROVEN
-    return Noted(block.height, block.block_hash, block.transaction_hashes, block.usc_root if proven else None, asked)
+    return Noted(block.height, block.block_hash, block.proven_hashes, block.usc_root if proven else None, asked)

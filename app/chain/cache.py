@@ -32,7 +32,8 @@ POSITION_BYTES = 160
 
 
 class Settled(Protocol):
-    """What the cache needs to know of a block. `transaction_hashes` are its hashes, in order, joined, 32 bytes each."""
+    """What the cache needs to know of a block. `proven_hashes` are those of its transactions, in order, joined, 32 bytes each,
+    where they are proven."""
 
     @property
     def block_hash(self) -> bytes: ...
@@ -41,7 +42,7 @@ class Settled(Protocol):
     @property
     def size_bytes(self) -> int: ...
     @property
-    def transaction_hashes(self) -> bytes: ...
+    def proven_hashes(self) -> bytes: ...
 
 
 B = TypeVar("B", bound=Settled)
@@ -135,7 +136,7 @@ class BlockCache(Generic[B]):
 
     def land(self, block: B) -> bool:
         """Keeps a checked block and the positions of its transactions. False when it is too large to be retained."""
-        hashes = block.transaction_hashes
+        hashes = block.proven_hashes
         size_bytes = block.size_bytes + ENTRY_OVERHEAD_BYTES + POSITION_BYTES * (len(hashes) // 32)
         if size_bytes > self._max_entry_bytes:
             self.rejected["too_large"] += 1
@@ -176,7 +177,7 @@ class BlockCache(Generic[B]):
 
     def _dropped(self, entry: _Entry[B], reason: str) -> None:
         self.evictions[reason] += 1
-        hashes = entry.block.transaction_hashes
+        hashes = entry.block.proven_hashes
         for start in range(0, len(hashes), 32):
             tx_hash = hashes[start : start + 32]
             known = self._positions.get(tx_hash)

@@ -260,12 +260,13 @@ class Filling:
 
     def _land(self, block: ProvableBlock, ref: BlockRef, was_final: bool) -> None:
         """Kept by hash, for good only when its verdicts are lasting."""
-        kept = block.settled and not self._on_one_word.pop(block.block_hash, False)
+        on_one_word = self._on_one_word.pop(block.block_hash, False)
+        kept = block.settled and not on_one_word
         self._on_landed(block, ref, was_final, kept)
         if kept:
             self._cache.land(block)
             self._unsettled.forget(block.block_hash)
-        elif block.settled:
+        elif on_one_word:
             self._unsettled.keep_briefly(block, BRIEFLY_S)
         elif block.receipts_verdict is not Verdict.UNAVAILABLE or block.transactions_verdict is Verdict.UNAVAILABLE:
             self._unsettled.keep(block)

@@ -23,12 +23,23 @@ LASTING_ERRORS = (UnsupportedBlockFormat, HeaderHashUnsupported)
 
 _CHECKS = {
     Verdict.UNSUPPORTED_TYPE: "{}_type",
+    Verdict.CLAIMED_TYPE: "{}_type",
     Verdict.NOT_COMMITTED: "{}_not_committed",
     Verdict.UNMET: "{}_root",
+    Verdict.BROKEN: "{}_broken",
 }
-"""Under which names a node is counted that was corrected by another."""
+"""Under which names a node is counted that was corrected by another; broken data under the name of the check that it failed."""
 
-_NAMES = ("transactions", "receipts")
+_NAMES = ("transactions", "receipts", "leaves")
+
+_PASSING = {
+    ("receipts", Verdict.UNMET),
+    *((name, verdict) for name in _NAMES for verdict in (Verdict.UNAVAILABLE, Verdict.BROKEN)),
+}
+"""What no node says for good."""
+
+_WRONG = frozenset({Verdict.UNMET, Verdict.BROKEN, Verdict.CLAIMED_TYPE})
+"""Data that contradicts what the header commits to, or itself."""
 
 
 def require_whole(block: ProvableBlock, settled_on: Callable[[Witnesses], None] = lambda _: None) -> None:
@@ -38,34 +49,34 @@ def require_whole(block: ProvableBlock, settled_on: Callable[[Witnesses], None] 
     refused = {name: verdict for name, verdict in verdicts.items() if not _is_certain(block, name)}
     if not refused:
         return
-    lasting = {
-        name: verdict
-        for name, verdict in refused.items()
-        if verdict is not Verdict.UNAVAILABLE and (name, verdict) != ("receipts", Verdict.UNMET)
-    }
-    worth = sum(2 * (each is Verdict.PROVEN) + (each is Verdict.UNMET) for each in verdicts.values())
+    lasting = {name: verdict for name, verdict in refused.items() if (name, verdict) not in _PASSING}
+    worth = sum(2 * (each is Verdict.PROVEN) + (each in _WRONG) for each in verdicts.values())
+
+    counted = [_CHECKS[each].format(name) for name, each in refused.items() if each in _CHECKS]
 
     def settle(witnesses: Witnesses) -> ProvableBlock:
         settled_on(witnesses)
-        return _without(block, lasting) if witnesses is Witnesses.UNHEARD else block
+        if witnesses is Witnesses.UNHEARD:
+            return _without(block, lasting)
+        return block.borne_out() if witnesses is Witnesses.SEVERAL else block
 
     def refuted_by(better: object) -> bool:
         if not isinstance(better, ProvableBlock) or better.block_hash != block.block_hash:
             return False
-        proven = _verdicts(better)
+        proven = _verdicts(better) | {"leaves": better.leaves_verdict}
         return any(verdict in _CHECKS and proven[name] is Verdict.PROVEN for name, verdict in refused.items())
 
     raise Doubtful(
         block,
         worth,
-        wrong=Verdict.UNMET in verdicts.values(),
+        wrong=not _WRONG.isdisjoint(verdicts.values()),
         claims=frozenset(
             (block.block_hash, name, verdict, block.transaction_hashes) for name, verdict in lasting.items()
         ),
         settle=settle if lasting else None,
         refuted_by=refuted_by,
-        check=next((_CHECKS[each].format(name) for name, each in refused.items() if each in _CHECKS), ""),
-        singly=refused.get("receipts") is Verdict.UNMET,
+        check=next(iter([*block.broken_checks, *counted]), ""),
+        singly=refused.get("receipts") in (Verdict.UNMET, Verdict.BROKEN),
     )
 
 
@@ -90,7 +101,11 @@ def refused(error: ProofError, settled_on: Callable[[Witnesses], None] = lambda 
 
 
 def _verdicts(block: ProvableBlock) -> dict[str, Verdict]:
-    return dict(zip(_NAMES, (block.transactions_verdict, block.receipts_verdict), strict=True))
+    """Of the tries; and of the leaves, where those are not as the tries make them."""
+    verdicts = {"transactions": block.transactions_verdict, "receipts": block.receipts_verdict}
+    if block.leaves_verdict is Verdict.BROKEN:
+        verdicts["leaves"] = block.leaves_verdict
+    return verdicts
 
 
 def _is_certain(block: ProvableBlock, name: str) -> bool:

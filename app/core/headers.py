@@ -18,12 +18,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from app.core.errors import ContentInvalid, HeaderHashUnsupported, UnsupportedBlockFormat
 from app.core.hexadecimal import from_hex, from_hex_exact, parse_quantity, to_hex
 from app.core.keccak import keccak
-from app.core.rlp import decode, encode_bytes, encode_list_of_encoded, encode_uint
+from app.core.rlp import decode, encode_bytes, encode_list_of_encoded, encode_uint, string_of
 from app.core.rpc_json import RpcBlock, RpcHeader, decode_block, field_names
+from app.core.rpc_transaction import given
 
 _RPC_ONLY_FIELDS = frozenset(
     {
@@ -73,10 +75,10 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """One way to encode a header: its encoded fields, the extra fields among them, and the encoded whole."""
+    """One way to encode a header: its encoded fields, the withdrawals root if it is among them, and the encoded whole."""
 
     fields: list[bytes]
-    has_withdrawals_root: bool
+    withdrawals_root: bytes | None
     rlp: bytes
 
 
@@ -91,7 +93,7 @@ def hash_header(block: RpcBlock, family: str) -> Header:
         expected = from_hex_exact(_required(rpc.hash, "hash"), 32)
         for form in _forms(rpc):
             if keccak(form.rlp) == expected:
-                return _header(rpc, form, expected)
+                return _header(form, expected)
     except _FieldMissingError as missing:
         raise _unmet(block, family, f"the header has no {missing}") from missing
     except ValueError as error:
@@ -139,24 +141,46 @@ def _unmet(block: RpcBlock, family: str, detail: str) -> Exception:
 
 
 def _forms(rpc: RpcHeader) -> Iterator[_Form]:
-    """Every form that the fields allow, likeliest first.
+    """Every form that the fields allow, likeliest first; then those of what the fields may mean, if they are taken for
+    other spellings of nothing, zero, or a number.
 
     Raises `_FieldMissingError` when there is none, ValueError for a bad field that every header has.
     """
-    base = _base_fields(rpc)
-    extras = _extra_fields(rpc)
-    seals = _seals(rpc)
-    if not seals:
-        raise _FieldMissingError("readable seal, such as mixHash and nonce")
+    fault: ValueError | None = None
+    try:
+        seals = _seals(rpc)
+        if not seals:
+            raise _FieldMissingError("readable seal, such as mixHash and nonce")
+        yield from _combined(rpc, _base_fields(rpc), seals, _extra_fields(rpc))
+    except ValueError as error:
+        fault = error
+    with suppress(ValueError):
+        derived = _derived(rpc)
+        seals = [*_seals(rpc), _derived_seal(rpc)]
+        extras = [_extra_fields(rpc)]
+        whole = _extra_fields(rpc, fill=True)
+        if whole != extras[0]:
+            extras.append(whole)
+        for miner in _miners(rpc):
+            base = [*derived[:_MINER_AT], miner, *derived[_MINER_AT + 1 :]]
+            for each in extras:
+                yield from _combined(rpc, base, seals, each)
+    if fault is not None:
+        raise fault
+
+
+def _combined(
+    rpc: RpcHeader, base: list[bytes], seals: list[tuple[bytes, bytes]], extras: list[tuple[str, bytes]]
+) -> Iterator[_Form]:
     for seal in seals:
         for count in range(len(extras), -1, -1):
             fields = [*base, *seal, *(encoded for _, encoded in extras[:count])]
-            named = any(name == "withdrawals_root" for name, _ in extras[:count])
+            withdrawals = next((encoded for name, encoded in extras[:count] if name == "withdrawals_root"), None)
             encoded = encode_list_of_encoded(fields)
             if rpc.main_block_general_gas_limit is not None:
                 for wrapped in _tempo(rpc, encoded):
-                    yield _Form(fields, named, wrapped)
-            yield _Form(fields, named, encoded)
+                    yield _Form(fields, withdrawals, wrapped)
+            yield _Form(fields, withdrawals, encoded)
 
 
 def _base_fields(rpc: RpcHeader) -> list[bytes]:
@@ -177,6 +201,39 @@ def _base_fields(rpc: RpcHeader) -> list[bytes]:
     ]
 
 
+_MINER_AT = 2
+
+_NO_UNCLES = "0x1dcc4de8dec75d7aab85b567b6ccd41ad312451b948a7413f0a142fd40d49347"
+
+
+def _derived(rpc: RpcHeader) -> list[bytes]:
+    """The fields that stand in every header, those that say nothing as what nothing is there; the miner is still to come."""
+    return _base_fields(
+        replace(
+            rpc,
+            parent_hash=rpc.parent_hash if given(rpc.parent_hash) else _zeros(32),
+            sha3_uncles=rpc.sha3_uncles if given(rpc.sha3_uncles) else _NO_UNCLES,
+            miner=_zeros(20),
+            logs_bloom=rpc.logs_bloom if given(rpc.logs_bloom) else _zeros(256),
+            difficulty=rpc.difficulty if rpc.difficulty not in (None, "") else 0,
+            gas_used=rpc.gas_used if rpc.gas_used not in (None, "") else 0,
+            extra_data=rpc.extra_data if rpc.extra_data is not None and rpc.extra_data != "0x0" else "0x",
+        )
+    )
+
+
+def _miners(rpc: RpcHeader) -> Iterator[bytes]:
+    """Who may stand in the place of the miner: a node may show the signer there, and the author beside, where the header
+    of a signed chain has zero."""
+    for name in dict.fromkeys((rpc.miner, rpc.author, _zeros(20))):
+        with suppress(ValueError):
+            yield _bytes(name, 20, "miner")
+
+
+def _zeros(size_bytes: int) -> str:
+    return "0x" + "00" * size_bytes
+
+
 _EXTRA_FIELDS: tuple[tuple[str, Callable[[Any, str], bytes]], ...] = (
     ("base_fee_per_gas", lambda value, name: _number(value, name, 256)),
     ("withdrawals_root", lambda value, name: _hash(value, name)),
@@ -190,12 +247,20 @@ _EXTRA_FIELDS: tuple[tuple[str, Callable[[Any, str], bytes]], ...] = (
 """Fields appended by forks, in the order of the header."""
 
 
-def _extra_fields(rpc: RpcHeader) -> list[tuple[str, bytes]]:
-    """Name and encoding of the appended fields that are present and readable; zero is present, null is not."""
+def _extra_fields(rpc: RpcHeader, *, fill: bool = False) -> list[tuple[str, bytes]]:
+    """Name and encoding of the appended fields that are present and readable; zero is present, null is not.
+
+    `fill`: of those before one that is present and says something, none is missing, and absent is zero.
+    """
+    values = [(name, encode, getattr(rpc, name)) for name, encode in _EXTRA_FIELDS]
+    if fill:
+        while values and not given(values[-1][2]):
+            values.pop()
     found = []
-    for name, encode in _EXTRA_FIELDS:
-        value = getattr(rpc, name)
-        if value is not None:
+    for name, encode, value in values:
+        if fill and not given(value):
+            found.append((name, encode(_zeros(32) if name.endswith(("_root", "_hash")) else 0, name)))
+        elif value is not None:
             # A chain may use the name for something else; then the header hashes without it, or not at all.
             with suppress(ValueError):
                 found.append((name, encode(value, name)))
@@ -213,6 +278,14 @@ def _seals(rpc: RpcHeader) -> list[tuple[bytes, bytes]]:
 
 def _ethereum_seal(rpc: RpcHeader) -> tuple[bytes, bytes]:
     return _hash(rpc.mix_hash, "mixHash"), _bytes(rpc.nonce, 8, "nonce")
+
+
+def _derived_seal(rpc: RpcHeader) -> tuple[bytes, bytes]:
+    """The seal of nodes that write it as numbers: padded; and zero, where they write nothing."""
+    mix_hash, nonce = (0 if value in (None, "") else parse_quantity(value) for value in (rpc.mix_hash, rpc.nonce))
+    if mix_hash >> 256 or nonce >> 64:
+        raise ValueError("a seal that is too long")
+    return encode_bytes(mix_hash.to_bytes(32, "big")), encode_bytes(nonce.to_bytes(8, "big"))
 
 
 def _erigon_seal(rpc: RpcHeader) -> tuple[bytes, bytes]:
@@ -257,21 +330,22 @@ def _tempo(rpc: RpcHeader, header: bytes) -> Iterator[bytes]:
         yield encode_list_of_encoded(outer)
 
 
-def _header(rpc: RpcHeader, form: _Form, block_hash: bytes) -> Header:
-    """The values, read from the same fields that were hashed."""
+def _header(form: _Form, block_hash: bytes) -> Header:
+    """The values, read from the bytes that were hashed."""
+    values = [string_of(field) for field in form.fields[:13]]
     return Header(
         rlp=form.rlp,
         hash=block_hash,
         field_count=len(form.fields),
-        number=parse_quantity(rpc.number),
-        parent_hash=from_hex(rpc.parent_hash or ""),
-        state_root=from_hex(rpc.state_root or ""),
-        transactions_root=from_hex(rpc.transactions_root or ""),
-        receipts_root=from_hex(rpc.receipts_root or ""),
-        withdrawals_root=from_hex(rpc.withdrawals_root or "") if form.has_withdrawals_root else None,
-        timestamp=parse_quantity(rpc.timestamp),
-        gas_used=parse_quantity(rpc.gas_used),
-        logs_bloom=from_hex(rpc.logs_bloom or ""),
+        number=int.from_bytes(values[8], "big"),
+        parent_hash=values[0],
+        state_root=values[3],
+        transactions_root=values[4],
+        receipts_root=values[5],
+        withdrawals_root=None if form.withdrawals_root is None else string_of(form.withdrawals_root),
+        timestamp=int.from_bytes(values[11], "big"),
+        gas_used=int.from_bytes(values[10], "big"),
+        logs_bloom=values[6],
     )
 
 

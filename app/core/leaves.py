@@ -39,6 +39,9 @@ from app.core.errors import ContentInvalid, UnsupportedBlockFormat
 from app.core.receipts import Log, Receipt
 from app.core.transaction import AccessList, Authorization, Transaction, UnsupportedType
 
+DEPOSIT_NONCE = "deposit_nonce"
+"""The check that a deposit and its receipt name the same nonce: no trie holds that of the deposit."""
+
 _LEGACY, _ACCESS_LIST, _DYNAMIC_FEE, _BLOB, _SET_CODE, _DEPOSIT = 0, 1, 2, 3, 4, 126
 
 _NO_ADDRESS = bytes(20)
@@ -83,7 +86,7 @@ def _deposit_nonce(tx: Transaction, receipt: Receipt) -> int:
     reported = tx.deposit.nonce if tx.deposit else None
     if reported not in (None, nonce):
         raise ContentInvalid(
-            "deposit_nonce", f"deposit 0x{tx.hash.hex()} has nonce {reported}, in its receipt it is {nonce}"
+            DEPOSIT_NONCE, f"deposit 0x{tx.hash.hex()} has nonce {reported}, in its receipt it is {nonce}"
         )
     return nonce
 

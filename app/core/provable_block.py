@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from typing import Any
 
 import msgspec
 
@@ -46,9 +47,17 @@ class Verdict(StrEnum):
     """What became of one trie of a block."""
 
     PROVEN = "proven"
+    """The root was rebuilt and is the header's."""
     NOT_COMMITTED = "not-committed"
+    """The header's root is of nothing, or over a form that no verifier takes."""
     UNSUPPORTED_TYPE = "unsupported-type"
+    """There is no codec for a type: that it is there, the receipts root or more than one node says."""
+    CLAIMED_TYPE = "claimed-type"
+    """There is no codec, or none that fits, for a type: that it is there, or what it is, is one node's word."""
     UNMET = "unmet"
+    """Everything can be read, and another root comes of it."""
+    BROKEN = "broken"
+    """The node's data contradicts itself or cannot be read: `detail` begins with the name of the check."""
     UNAVAILABLE = "unavailable"
     PRUNED = "pruned"
 
@@ -143,7 +152,8 @@ class ProvableBlock(msgspec.Struct, frozen=True, array_like=True, dict=True):
     timestamp: int
     header_rlp: bytes
     transaction_hashes: bytes
-    """32 bytes a transaction, in order; what the node lists outside both tries is not among them."""
+    """32 bytes a transaction, in order; what the node lists outside both tries is not among them. Where the transactions are
+    not proven they are what the node says, and zero where it says nothing."""
     phantom_hashes: bytes
     """Hashes that the node lists for this block although neither trie commits to them, 32 bytes each."""
     transactions: trie.PackedTrie | None
@@ -178,9 +188,38 @@ class ProvableBlock(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
     @property
     def settled(self) -> bool:
-        """Whether every verdict is a lasting property of the block, and not of what one node happened to give."""
+        """Whether every verdict is a lasting property of the block, and not of what one node happened to give.
+
+        That there is a type without a codec lasts where the receipts root commits to it, or more than one node says so.
+        """
         lasting = (Verdict.PROVEN, Verdict.NOT_COMMITTED, Verdict.UNSUPPORTED_TYPE)
+        if self.leaves_verdict is Verdict.BROKEN:
+            return False
         return self.receipts_verdict in lasting and self.transactions_verdict in (*lasting, Verdict.UNMET)
+
+    def borne_out(self) -> ProvableBlock:
+        """The block, with the types without a codec that one node named borne out by another."""
+        changes: dict[str, Any] = {
+            name: Verdict.UNSUPPORTED_TYPE
+            for name in ("transactions_verdict", "receipts_verdict")
+            if getattr(self, name) is Verdict.CLAIMED_TYPE
+        }
+        return msgspec.structs.replace(self, **changes) if changes else self
+
+    @property
+    def broken_checks(self) -> list[str]:
+        """The names of the checks that the node's data failed: it is broken, whatever else could be proven from it."""
+        verdicts = (
+            (self.transactions_verdict, self.transactions_detail),
+            (self.receipts_verdict, self.receipts_detail),
+            (self.leaves_verdict, self.leaves_detail),
+        )
+        return [_check_of(detail) for verdict, detail in verdicts if verdict is Verdict.BROKEN]
+
+    @property
+    def proven_hashes(self) -> bytes:
+        """The hashes of the transactions, where they are proven; where not, they are a node's word, and this is empty."""
+        return self.transaction_hashes if self.transactions_verdict is Verdict.PROVEN else b""
 
     @cached_property
     def size_bytes(self) -> int:
@@ -214,7 +253,7 @@ class ProvableBlock(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
         Raises `NotCommittedByHeader` for one that the node lists here although the header commits to no such transaction.
         """
-        found = _aligned_find(self.transaction_hashes, tx_hash)
+        found = None if tx_hash == ZERO_HASH else _aligned_find(self.transaction_hashes, tx_hash)
         if found is None and _aligned_find(self.phantom_hashes, tx_hash) is not None:
             raise NotCommittedByHeader(
                 f"transaction {to_hex(tx_hash)} is listed for block {self.height}, but its header commits to no such transaction"
@@ -350,10 +389,17 @@ def _log_proof(receipt: InclusionProof, tx_index: int, in_receipt: int, in_block
 def _refusal(verdict: Verdict, detail: str, height: int, what: str) -> ProofError:
     if verdict is Verdict.NOT_COMMITTED:
         return NotCommittedByHeader(f"the header of block {height} does not commit to its {what}: {detail}")
-    if verdict is Verdict.UNSUPPORTED_TYPE:
+    if verdict in (Verdict.UNSUPPORTED_TYPE, Verdict.CLAIMED_TYPE):
         return UnsupportedTransactionType(f"block {height} holds an unsupported transaction type {detail}")
     if verdict is Verdict.UNMET and what != "receipts":
         return UnsupportedBlockFormat(f"the {what} of block {height} cannot be reconciled with its header: {detail}")
     if verdict is Verdict.PRUNED:
         return HistoryUnavailable(f"no upstream keeps the {what} of block {height} any longer: {detail}")
-    return InconsistentSource(f"no upstream gives {what} that match the header of block {height}: {detail}")
+    message = f"no upstream gives {what} that match the header of block {height}: {detail}"
+    if verdict is Verdict.BROKEN:
+        return InconsistentSource(message, check=_check_of(detail))
+    return InconsistentSource(message)
+
+
+def _check_of(detail: str) -> str:
+    return detail.partition(":")[0]

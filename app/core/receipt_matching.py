@@ -1,9 +1,14 @@
-"""Which list of receipts, in which encoding, is the one that a header commits to: decided by the root alone."""
+"""Which list of receipts, in which encoding, is the one that a header commits to: decided by the root alone.
+
+What the root decides is not asked before it: order, type and bloom of a receipt, and the transaction that it names, may be
+told badly. A receipt or log that names another block is refused all the same: it is of another fork.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
@@ -12,55 +17,79 @@ from app.core.errors import ContentInvalid
 from app.core.headers import Header
 from app.core.hexadecimal import to_hex
 from app.core.provable_block import ZERO_HASH, Verdict
-from app.core.receipts import Receipt, decode_receipt, encodings, noncanonical_encodings
-from app.core.rpc_json import RpcReceipt, RpcTransaction
+from app.core.receipts import Receipt, decode_receipt, encodings, noncanonical_encodings, readings
+from app.core.rpc_json import RpcReceipt
+
+MAX_NAMED_TYPES = 8
+"""Of the types that a block holds and that have no codec, so many are named in a refusal."""
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """The entries that may be in the tries, in order, and the hashes that a node lists although neither trie commits to them."""
+class Named:
+    """A transaction as the block lists it: the hash, None where the node gives none, and the type, None where unknown."""
 
-    entries: list[RpcTransaction | bytes]
-    phantoms: set[bytes]
-
-    @property
-    def hashes(self) -> list[bytes]:
-        """The hashes of the entries, as the node names them."""
-        return [hash_of(entry) for entry in self.entries]
+    hash: bytes | None
+    type: int | None
 
 
-def hash_of(entry: RpcTransaction | bytes) -> bytes:
-    """What the node calls the entry."""
-    return entry if isinstance(entry, bytes) else entry.hash
+@dataclass(frozen=True, slots=True)
+class MatchedReceipts:
+    """What became of the receipts: if they are proven, as the root commits to them; if not, why."""
+
+    packed: trie.PackedTrie | None
+    verdict: Verdict
+    detail: str = ""
+    receipts: list[Receipt] = field(default_factory=list)
 
 
 def match_receipts(
-    rpc_receipts: list[RpcReceipt], listing: Listing, missing: list[int | None], header: Header, family: str
-) -> tuple[trie.PackedTrie | None, list[Receipt], Verdict, str]:
-    """The receipts trie, its receipts as the root commits to them, the verdict, and why it is not proven.
+    rpc_receipts: list[RpcReceipt],
+    listed: Sequence[Named],
+    phantoms: set[bytes],
+    unsupported: Sequence[int],
+    header: Header,
+    family: str,
+) -> MatchedReceipts:
+    """The receipts that meet the root of `header`, or why there are none.
 
-    `missing` are the types of transactions that have no codec here. Raises `ContentInvalid` for broken data.
+    `unsupported` are types among the transactions that have no codec here: their receipts may be of a form of their own.
     """
-    type_of = {entry.hash: entry.type for entry in listing.entries if not isinstance(entry, bytes)}
-    receipts = [decode_receipt(each, type_of.get(each.transaction_hash or b"")) for each in rpc_receipts]
-    _check_names(rpc_receipts, header)
+    type_of = {each.hash: each.type for each in listed if each.hash is not None}
+    foreign = None
+    try:
+        for rpc in rpc_receipts:
+            foreign = foreign or rpc.foreign_block(header.hash)
+        receipts = [decode_receipt(each, type_of.get(each.transaction_hash or b"")) for each in rpc_receipts]
+    except ContentInvalid as invalid:
+        return MatchedReceipts(None, Verdict.BROKEN, str(invalid))
+    if foreign is not None:  # of another fork, whatever their count says
+        detail = f"receipt_block_hash: a receipt of block {to_hex(header.hash)} names {foreign}"
+        return MatchedReceipts(None, Verdict.BROKEN, detail)
     wanted = header.receipts_root
+    if not receipts and wanted == ZERO_HASH:
+        return MatchedReceipts(trie.build_ordered([]), Verdict.PROVEN)
     rebuilt: bytes | None = None
-    for chosen in _candidate_lists(receipts, listing, header):
-        for name, leaves in encodings(chosen, family):
-            packed = trie.build_ordered(leaves)
-            if packed.root == wanted:
-                return packed, [_as_committed(receipt, name) for receipt in chosen], Verdict.PROVEN, ""
-            rebuilt = rebuilt or packed.root
-        if not chosen and wanted == ZERO_HASH:
-            return trie.build_ordered([]), [], Verdict.PROVEN, ""
+    types = [each.type for each in listed]
+    for chosen in _candidate_lists(receipts, [each.hash for each in listed], phantoms):
+        for reading in readings(chosen, types):
+            for name, leaves in encodings(reading, family):
+                packed = trie.build_ordered(leaves)
+                if packed.root == wanted:
+                    committed = [_as_committed(receipt, name) for receipt in reading]
+                    return MatchedReceipts(packed, Verdict.PROVEN, "", committed)
+                rebuilt = rebuilt or packed.root
     for name, leaves in noncanonical_encodings(receipts):
         if trie.build_ordered(leaves).root == wanted:
-            return None, [], Verdict.NOT_COMMITTED, f"its receiptsRoot is over another encoding ({name})"
-    unsupported = sorted({kind for kind in missing if kind is not None})
+            return MatchedReceipts(None, Verdict.NOT_COMMITTED, f"its receiptsRoot is over another encoding ({name})")
+    missing = sum(1 for each in listed if each.hash is not None) - len(receipts)
+    if missing > 0:
+        return MatchedReceipts(
+            None, Verdict.BROKEN, f"count: {missing} of {len(listed)} receipts missing at height {header.number}"
+        )
     if unsupported:
-        return None, [], Verdict.UNSUPPORTED_TYPE, ", ".join(hex(kind) for kind in unsupported)
-    return None, [], Verdict.UNMET, f"receiptsRoot {to_hex(wanted)}, rebuilt {to_hex(rebuilt or trie.EMPTY_ROOT)}"
+        return MatchedReceipts(None, Verdict.CLAIMED_TYPE, ", ".join(map(hex, unsupported[:MAX_NAMED_TYPES])))
+    detail = f"receiptsRoot {to_hex(wanted)}, rebuilt {to_hex(rebuilt or trie.EMPTY_ROOT)}"
+    return MatchedReceipts(None, Verdict.UNMET, detail)
 
 
 def _as_committed(receipt: Receipt, encoding: str) -> Receipt:
@@ -73,59 +102,49 @@ def _as_committed(receipt: Receipt, encoding: str) -> Receipt:
     return receipt
 
 
-def _check_names(rpc_receipts: Iterable[RpcReceipt], header: Header) -> None:
-    """Receipts, and their logs, that name another block are of another fork, whatever their count says."""
-    for receipt in rpc_receipts:
-        named = [receipt.block_hash, *(log.block_hash for log in receipt.logs)]
-        for block_hash in named:
-            if block_hash is not None and block_hash != header.hash:
-                raise ContentInvalid(
-                    "receipt_block_hash", f"a receipt of block {to_hex(header.hash)} names {to_hex(block_hash)}"
-                )
+def _candidate_lists(
+    receipts: list[Receipt], hashes: Sequence[bytes | None], phantoms: set[bytes]
+) -> Iterator[list[Receipt]]:
+    """The lists of receipts that may be the block's, at most five and each another one, likeliest first.
 
-
-def _candidate_lists(receipts: list[Receipt], listing: Listing, header: Header) -> Iterator[list[Receipt]]:
-    """The lists of receipts that may be the block's, the plain one first: one receipt a transaction, matched by hash.
-
-    Receipts beyond that (duplicates, block receipts of system calls) are admitted only where the root then matches; a
-    transaction without a receipt is broken data, never a shorter list.
+    One receipt a transaction, matched by hash; those and the surplus (block receipts of system calls); as they were
+    given; and by their indexes.
     """
-    hashes = listing.hashes
-    if any(receipt.transaction_hash is None for receipt in receipts):
-        if len(receipts) != len(hashes):
-            raise ContentInvalid(
-                "count", f"{len(receipts)} receipts for {len(hashes)} transactions at height {header.number}"
-            )
-        yield _by_index(receipts, header)
-        return
-    unclaimed: dict[bytes, Receipt] = {}
-    surplus: list[Receipt] = []
-    wanted = set(hashes)
+    given = [receipt for receipt in receipts if receipt.transaction_hash not in phantoms]
+    tried: set[tuple[int, ...]] = set()
+    for chosen in _orders(receipts, given, hashes):
+        order = tuple(map(id, chosen))
+        if order not in tried:
+            tried.add(order)
+            yield chosen
+
+
+def _orders(receipts: list[Receipt], given: list[Receipt], hashes: Sequence[bytes | None]) -> Iterator[list[Receipt]]:
+    yield from _by_hash(given, hashes)
+    yield given
+    yield _by_index(given)
+    yield receipts
+
+
+def _by_hash(receipts: list[Receipt], hashes: Sequence[bytes | None]) -> Iterator[list[Receipt]]:
+    """Nothing, if a transaction has no hash or no receipt. One that is listed twice has the first and the second."""
+    unclaimed: defaultdict[bytes | None, deque[Receipt]] = defaultdict(deque)
     for receipt in receipts:
-        name = receipt.transaction_hash or b""
-        if name in wanted and name not in unclaimed:
-            unclaimed[name] = receipt
-        elif name not in listing.phantoms:
-            surplus.append(receipt)
-    if len(unclaimed) != len(wanted):
-        raise ContentInvalid(
-            "count", f"{len(wanted) - len(unclaimed)} of {len(wanted)} receipts missing at height {header.number}"
-        )
-    matched = [unclaimed[name] for name in hashes]
-    for position, receipt in enumerate(matched):
-        if receipt.transaction_index not in (None, position):
-            raise ContentInvalid(
-                "transaction_index", f"receipt {position} of block {header.number} names another index"
-            )
+        unclaimed[receipt.transaction_hash].append(receipt)
+    matched = []
+    for name in hashes:
+        if name is None or not unclaimed[name]:
+            return
+        matched.append(unclaimed[name].popleft())
     yield matched
-    if surplus:
-        yield matched + surplus
+    if len(matched) < len(receipts):
+        claimed = set(map(id, matched))
+        yield matched + [receipt for receipt in receipts if id(receipt) not in claimed]
 
 
-def _by_index(receipts: list[Receipt], header: Header) -> list[Receipt]:
-    if any(receipt.transaction_index is None for receipt in receipts):
+def _by_index(receipts: list[Receipt]) -> list[Receipt]:
+    """In the order of the indexes that they name; as given where one names none."""
+    indexed = [(receipt.transaction_index, receipt) for receipt in receipts]
+    if any(index is None for index, _ in indexed):
         return receipts
-    ordered = sorted(receipts, key=lambda receipt: receipt.transaction_index or 0)
-    if [receipt.transaction_index for receipt in ordered] != list(range(len(ordered))):
-        raise ContentInvalid("transaction_index", f"the receipt indexes of block {header.number} are not 0, 1, 2, ...")
-    return ordered
+    return [receipt for _, receipt in sorted(indexed, key=lambda each: each[0] or 0)]

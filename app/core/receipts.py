@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from app.core.errors import ContentInvalid
 from app.core.hexadecimal import from_hex, from_hex_exact
@@ -23,8 +24,8 @@ from app.core.rlp import (
     string_of,
 )
 from app.core.rpc_json import RpcLog, RpcReceipt
-from app.core.rpc_transaction import given, transaction_type
-from app.core.transaction_fields import uint
+from app.core.rpc_transaction import LAST_TYPE, given, number_or_none
+from app.core.transaction_fields import exact, uint
 
 DEPOSIT, CELO_DYNAMIC_FEE = 0x7E, 0x7B
 
@@ -61,16 +62,17 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     deposit_receipt_version: int | None = None
     base_fee: int | None = None
     transaction_hash: bytes | None = None
-    block_hash: bytes | None = None
     transaction_index: int | None = None
 
 
 def decode_receipt(rpc: RpcReceipt, tx_type: int | None) -> Receipt:
     """The receipt; one without a type has that of its transaction, one without a bloom the bloom of its logs.
 
-    Raises `ContentInvalid` for fields that are not what they should be.
+    Raises `ContentInvalid` for fields that are not what they should be, where no root could be met without them.
     """
-    type_ = (tx_type or 0) if rpc.given_type is None else transaction_type(rpc.given_type)
+    type_ = rpc.type
+    if type_ is None:
+        type_ = tx_type if tx_type is not None and tx_type <= LAST_TYPE else 0
     try:
         logs = tuple([_log(each) for each in rpc.given_logs or ()])
         status, post_state = _outcomes(rpc)
@@ -79,19 +81,46 @@ def decode_receipt(rpc: RpcReceipt, tx_type: int | None) -> Receipt:
             status=status,
             post_state=post_state,
             cumulative_gas_used=uint(rpc.cumulative_gas_used, 64),
-            logs_bloom=from_hex_exact(rpc.logs_bloom or "", 256) if given(rpc.logs_bloom) else bloom(logs),
+            logs_bloom=_given_bloom(rpc.logs_bloom) or bloom(logs),
             logs=logs,
-            deposit_nonce=None if rpc.deposit_nonce is None else uint(rpc.deposit_nonce, 64),
-            deposit_receipt_version=(
-                None if rpc.deposit_receipt_version is None else uint(rpc.deposit_receipt_version, 64)
-            ),
-            base_fee=None if rpc.base_fee is None else uint(rpc.base_fee, 256),
+            deposit_nonce=number_or_none(rpc.deposit_nonce),
+            deposit_receipt_version=number_or_none(rpc.deposit_receipt_version),
+            base_fee=_base_fee(rpc.base_fee),
             transaction_hash=rpc.transaction_hash,
-            block_hash=rpc.block_hash,
             transaction_index=rpc.transaction_index,
         )
     except ValueError as error:
         raise ContentInvalid("decode", f"a receipt: {error}") from error
+
+
+def readings(receipts: Sequence[Receipt], types: Sequence[int | None]) -> Iterator[Sequence[Receipt]]:
+    """The receipts as they are told; then with what follows from proven data in its place, for the root to decide.
+
+    `types` are those of the transactions, in order, where they are known: a receipt has the type of its transaction.
+    A bloom is a function of the logs. Each later reading differs from those before it.
+    """
+    yield receipts
+    typed = [
+        receipt if type_ is None or type_ > LAST_TYPE or type_ == receipt.type else replace(receipt, type=type_)
+        for receipt, type_ in zip(receipts, types, strict=False)
+    ]
+    typed += receipts[len(types) :]
+    differs = any(one is not other for one, other in zip(typed, receipts, strict=True))
+    if differs:
+        yield typed
+    bloomed = _with_blooms(receipts)
+    if bloomed is not None:
+        yield bloomed
+        if differs:
+            yield _with_blooms(typed) or typed
+
+
+def _with_blooms(receipts: Sequence[Receipt]) -> list[Receipt] | None:
+    """The receipts with the blooms of their logs; None where they have them."""
+    found = [bloom(receipt.logs) for receipt in receipts]
+    if all(each == receipt.logs_bloom for each, receipt in zip(found, receipts, strict=True)):
+        return None
+    return [replace(receipt, logs_bloom=each) for receipt, each in zip(receipts, found, strict=True)]
 
 
 # --- encodings of a whole block -------------------------------------------------------------------------------------
@@ -246,9 +275,30 @@ def _log(rpc: RpcLog) -> Log:
 
 
 def _outcomes(rpc: RpcReceipt) -> tuple[int | None, bytes | None]:
-    """Status and post-state. Beside a status, nodes also write a root that is null, `0x` or an empty string."""
-    status = None if rpc.status is None else uint(rpc.status, 256)
-    post_state = from_hex_exact(rpc.root or "", 32) if given(rpc.root) else None
+    """Status and post-state. Beside a status, nodes also write a root that is null, `0x`, zero or an empty string."""
+    status = None if rpc.status in (None, "") else uint(rpc.status, 256)
+    post_state = None
+    if given(rpc.root):
+        try:
+            post_state = exact(rpc.root, 32)
+        except ValueError:
+            if status is None:
+                raise
     if status is None and post_state is None:
         raise ValueError("neither a status nor a post-state root")
     return status, post_state
+
+
+def _given_bloom(value: object) -> bytes | None:
+    """The bloom that a node gives; None for what is none."""
+    try:
+        return exact(value, 256)
+    except ValueError:
+        return None
+
+
+def _base_fee(value: object) -> int | None:
+    try:
+        return uint(value, 256)
+    except ValueError:
+        return None

@@ -19,7 +19,16 @@ from app.core.blocks import BlockName, Position
 from app.core.errors import ContentInvalid, TxNotMined
 from app.core.hexadecimal import from_hex_exact, parse_quantity, to_hex
 from app.core.rlp import encode_bytes, encode_list_of_encoded, encode_uint
-from app.core.rpc_transaction import RpcTransaction, Spelled, given, hash_field, number_field
+from app.core.rpc_transaction import (
+    LAST_TYPE,
+    RpcTransaction,
+    Spelled,
+    UnreadableTransaction,
+    given,
+    hash_field,
+    number_field,
+    number_or_none,
+)
 
 __all__ = [
     "RpcBlock",
@@ -28,6 +37,7 @@ __all__ = [
     "RpcReceipt",
     "RpcTransaction",
     "RpcWithdrawal",
+    "UnreadableTransaction",
     "decode_block",
     "decode_block_name",
     "decode_position",
@@ -45,29 +55,27 @@ class RpcLog(msgspec.Struct, rename="camel", gc=False):
     address: str
     topics: list[str] | None = None
     data: str | None = None
-    block_hash_hex: str | None = msgspec.field(default=None, name="blockHash")
-
-    @property
-    def block_hash(self) -> bytes | None:
-        """The block that the node says the log is in; some stored logs have an empty one."""
-        return hash_field(self.block_hash_hex, "a log's blockHash") if given(self.block_hash_hex) else None
+    block_hash_hex: Any = msgspec.field(default=None, name="blockHash")
 
 
 class RpcReceipt(msgspec.Struct, rename="camel", gc=False):
-    """One receipt. `root` is a post-state root, a block hash, `0x` or absent, depending on the node."""
+    """One receipt. `root` is a post-state root, a block hash, `0x` or absent, depending on the node.
+
+    What the root does not need, or decides, is read in any form.
+    """
 
     cumulative_gas_used: Spelled
-    given_type: Spelled = msgspec.field(default=None, name="type")
-    transaction_hash_hex: str | None = msgspec.field(default=None, name="transactionHash")
-    block_hash_hex: str | None = msgspec.field(default=None, name="blockHash")
-    given_index: Spelled = msgspec.field(default=None, name="transactionIndex")
-    status: Spelled = None
-    root: str | None = None
-    logs_bloom: str | None = None
+    given_type: Any = msgspec.field(default=None, name="type")
+    transaction_hash_hex: Any = msgspec.field(default=None, name="transactionHash")
+    block_hash_hex: Any = msgspec.field(default=None, name="blockHash")
+    given_index: Any = msgspec.field(default=None, name="transactionIndex")
+    status: Any = None
+    root: Any = None
+    logs_bloom: Any = None
     given_logs: list[RpcLog] | None = msgspec.field(default=None, name="logs")
-    deposit_nonce: Spelled = None
-    deposit_receipt_version: Spelled = None
-    base_fee: Spelled = None
+    deposit_nonce: Any = None
+    deposit_receipt_version: Any = None
+    base_fee: Any = None
 
     @property
     def logs(self) -> list[RpcLog]:
@@ -75,19 +83,32 @@ class RpcReceipt(msgspec.Struct, rename="camel", gc=False):
         return self.given_logs or []
 
     @property
-    def transaction_hash(self) -> bytes | None:
-        """The transaction that the node says the receipt is of."""
-        return hash_field(self.transaction_hash_hex, "a transactionHash") if given(self.transaction_hash_hex) else None
+    def type(self) -> int | None:
+        """The EIP-2718 type; None where the node gives none, or none that a leaf can begin with."""
+        number = number_or_none(self.given_type)
+        return None if number is None or number > LAST_TYPE else number
 
     @property
-    def block_hash(self) -> bytes | None:
-        """The block that the node says the receipt is in."""
-        return hash_field(self.block_hash_hex, "a receipt's blockHash") if given(self.block_hash_hex) else None
+    def transaction_hash(self) -> bytes | None:
+        """The transaction that the node says the receipt is of; None where it names none that can be read."""
+        text = self.transaction_hash_hex
+        try:
+            return from_hex_exact(text, 32) if isinstance(text, str) and given(text) else None
+        except ValueError:
+            return None
 
     @property
     def transaction_index(self) -> int | None:
-        """The position that the node says the receipt has."""
-        return None if self.given_index is None else number_field(self.given_index, "transactionIndex")
+        """The position that the node says the receipt has; None where it says none that can be read."""
+        return number_or_none(self.given_index)
+
+    def foreign_block(self, expected: bytes) -> str | None:
+        """The block that the receipt or one of its logs names, where that is another one than `expected`."""
+        spelled = to_hex(expected)
+        for name in (self.block_hash_hex, *(log.block_hash_hex for log in self.logs)):
+            if name != spelled and given(name) and hash_field(name, "a receipt's blockHash") != expected:
+                return to_hex(hash_field(name, "a receipt's blockHash"))
+        return None
 
 
 class RpcWithdrawal(msgspec.Struct, rename="camel", gc=False):
@@ -119,8 +140,8 @@ class RpcHeader(msgspec.Struct, rename="camel", gc=False):
     gas_used: Spelled = None
     timestamp: Spelled = None
     extra_data: str | None = None
-    mix_hash: str | None = None
-    nonce: str | None = None
+    mix_hash: Spelled = None
+    nonce: Spelled = None
     base_fee_per_gas: Spelled = None
     withdrawals_root: str | None = None
     blob_gas_used: Spelled = None
@@ -147,6 +168,20 @@ class _BlockObject(RpcHeader, rename="camel", kw_only=True, gc=False):
     withdrawals: list[RpcWithdrawal | None] | None = None
 
 
+class _LooseBlockObject(RpcHeader, rename="camel", kw_only=True, gc=False):
+    transactions: list[msgspec.Raw]
+    withdrawals: list[RpcWithdrawal | None] | None = None
+
+
+class _Glimpse(msgspec.Struct, rename="camel", gc=False):
+    """What names a transaction, of one that cannot be read."""
+
+    hash: Any = None
+    type: Any = None
+    block_hash: Any = None
+    transaction_index: Any = None
+
+
 class _NameObject(msgspec.Struct, rename="camel", gc=False):
     number: Spelled
     hash: str
@@ -155,10 +190,10 @@ class _NameObject(msgspec.Struct, rename="camel", gc=False):
 
 
 class _PositionObject(msgspec.Struct, rename="camel", gc=False):
-    hash: str
-    block_hash: str | None = None
-    block_number: Spelled = None
-    transaction_index: Spelled = None
+    hash: Any = None
+    block_hash: Any = None
+    block_number: Any = None
+    transaction_index: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +209,9 @@ class RpcBlock:
 
 
 _block_decoder = msgspec.json.Decoder(_BlockObject | None)
+_loose_block_decoder = msgspec.json.Decoder(_LooseBlockObject | None)
+_entry_decoder = msgspec.json.Decoder(RpcTransaction | str)
+_glimpse_decoder = msgspec.json.Decoder(_Glimpse)
 _receipts_decoder = msgspec.json.Decoder(list[RpcReceipt | None] | None)
 _name_decoder = msgspec.json.Decoder(_NameObject | None)
 _position_decoder = msgspec.json.Decoder(_PositionObject | None)
@@ -181,17 +219,21 @@ _fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def decode_block(raw: bytes) -> RpcBlock:
-    """The block in the `result` of `eth_getBlockByHash` or `eth_getBlockByNumber`. `null`, or a `null` among its
-    transactions or withdrawals, is invalid.
+    """The block in the `result` of `eth_getBlockByHash` or `eth_getBlockByNumber`.
+
+    A transaction that cannot be read is an `UnreadableTransaction`: the header and the other tries do without it.
+    `null`, or a `null` among the withdrawals, is invalid.
     """
-    decoded = _decoded(_block_decoder, raw, "a block")
+    decoded: _BlockObject | _LooseBlockObject | None
+    transactions: list[RpcTransaction | bytes] = []
+    try:
+        decoded = whole = _decoded(_block_decoder, raw, "a block")
+        transactions = [] if whole is None else [_entry(each) for each in whole.transactions]
+    except ContentInvalid:
+        decoded = loose = _decoded(_loose_block_decoder, raw, "a block")
+        transactions = [] if loose is None else [_entry_of_raw(bytes(each)) for each in loose.transactions]
     if decoded is None:
         raise ContentInvalid("null_block", "null where a block was asked for")
-    transactions: list[RpcTransaction | bytes] = []
-    for entry in decoded.transactions:
-        if entry is None:
-            raise ContentInvalid("null_transaction", f"transaction {len(transactions)} of the block is null")
-        transactions.append(hash_field(entry, "a transaction hash") if isinstance(entry, str) else entry)
     withdrawals: list[RpcWithdrawal] | None = None
     if decoded.withdrawals is not None:
         withdrawals = []
@@ -200,6 +242,30 @@ def decode_block(raw: bytes) -> RpcBlock:
                 raise ContentInvalid("null_withdrawal", f"withdrawal {len(withdrawals)} of the block is null")
             withdrawals.append(withdrawal)
     return RpcBlock(decoded, transactions, withdrawals, raw)
+
+
+def _entry(entry: RpcTransaction | str | None) -> RpcTransaction | bytes:
+    if entry is None:
+        return UnreadableTransaction(fault="it is null")
+    return hash_field(entry, "a transaction hash") if isinstance(entry, str) else entry
+
+
+def _entry_of_raw(raw: bytes) -> RpcTransaction | bytes:
+    """One entry of a block in which something cannot be read."""
+    try:
+        return _entry(_decoded(_entry_decoder, raw, "a transaction"))
+    except ContentInvalid as invalid:
+        try:
+            glimpse = _glimpse_decoder.decode(raw)
+        except (msgspec.MsgspecError, RecursionError, UnicodeError):
+            return UnreadableTransaction(fault="it is null" if raw == b"null" else invalid.detail)
+        return UnreadableTransaction(
+            hash_hex=glimpse.hash,
+            given_type=glimpse.type,
+            block_hash_hex=glimpse.block_hash,
+            given_index=glimpse.transaction_index,
+            fault=invalid.detail,
+        )
 
 
 def decode_receipts(raw: bytes) -> list[RpcReceipt]:
@@ -237,7 +303,7 @@ def decode_position(raw: bytes, tx_hash: bytes | None = None) -> Position | None
     decoded = _decoded(_position_decoder, raw, "a transaction")
     if decoded is None:
         return None
-    if tx_hash is not None and hash_field(decoded.hash, "a transaction hash") != tx_hash:
+    if tx_hash is not None and given(decoded.hash) and hash_field(decoded.hash, "a transaction hash") != tx_hash:
         raise ContentInvalid("identity", f"asked for transaction {to_hex(tx_hash)}, got another")
     if not given(decoded.block_hash) or decoded.block_number is None or decoded.transaction_index is None:
         raise TxNotMined("the transaction is in no block yet")

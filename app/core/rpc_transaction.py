@@ -50,10 +50,10 @@ class RpcAuthorization(msgspec.Struct, rename="camel", gc=False):
 class RpcTransaction(msgspec.Struct, rename="camel", gc=False):
     """One transaction of a block. `from_hex` is what the node says, and hashed for a few unsigned types only."""
 
-    hash_hex: str = msgspec.field(name="hash")
-    given_type: Spelled = msgspec.field(default=None, name="type")
-    block_hash_hex: str | None = msgspec.field(default=None, name="blockHash")
-    given_index: Spelled = msgspec.field(default=None, name="transactionIndex")
+    hash_hex: Any = msgspec.field(default=None, name="hash")
+    given_type: Any = msgspec.field(default=None, name="type")
+    block_hash_hex: Any = msgspec.field(default=None, name="blockHash")
+    given_index: Any = msgspec.field(default=None, name="transactionIndex")
     from_hex: str | None = msgspec.field(default=None, name="from")
     nonce: Spelled = None
     gas: Spelled = None
@@ -104,14 +104,14 @@ class RpcTransaction(msgspec.Struct, rename="camel", gc=False):
     signature: Any = None
 
     @property
-    def hash(self) -> bytes:
-        """The hash that the node gives the transaction, 32 bytes."""
-        return hash_field(self.hash_hex, "a transaction hash")
+    def hash(self) -> bytes | None:
+        """The hash that the node gives the transaction, 32 bytes; None where it gives none."""
+        return hash_field(self.hash_hex, "a transaction hash") if given(self.hash_hex) else None
 
     @property
     def type(self) -> int:
-        """The EIP-2718 type, 0 to 127; a transaction without one is a legacy transaction."""
-        return transaction_type(self.given_type)
+        """The EIP-2718 type as the node gives it, at most 64 bits; a transaction without one is a legacy transaction."""
+        return 0 if self.given_type is None else number_field(self.given_type, "type")
 
     @property
     def block_hash(self) -> bytes | None:
@@ -120,34 +120,45 @@ class RpcTransaction(msgspec.Struct, rename="camel", gc=False):
 
     @property
     def transaction_index(self) -> int | None:
-        """The position that the node says the transaction has."""
-        return None if self.given_index is None else number_field(self.given_index, "transactionIndex")
+        """The position that the node says the transaction has; None where it says none that can be read."""
+        return number_or_none(self.given_index)
 
 
-def transaction_type(value: Spelled) -> int:
-    """An EIP-2718 type: 0 to 127, absent means 0 (legacy)."""
-    if value is None:
-        return 0
-    number = number_field(value, "type")
-    if number > 0x7F:
-        raise ContentInvalid("decode", "a transaction type above 127")
-    return number
+class UnreadableTransaction(RpcTransaction, gc=False):
+    """A transaction that is not of the form above: what could be read of its name, and `fault`, why the rest could not."""
+
+    fault: str = ""
 
 
-def given(text: str | None) -> bool:
-    """Whether a field of bytes says anything: some nodes write an absent one as the empty string."""
-    return text is not None and text not in ("", "0x")
+LAST_TYPE = 0x7F
+"""EIP-2718 ends here: a leaf that begins with a higher byte is a legacy one."""
 
 
-def hash_field(text: str | None, what: str) -> bytes:
+def given(value: object) -> bool:
+    """Whether a field of bytes says anything: null, an empty string, `0x` and zero of any length all say nothing."""
+    if isinstance(value, str):
+        return bool(value.removeprefix("0x").removeprefix("0X").strip("0"))
+    return value is not None and value != 0
+
+
+def number_or_none(value: object) -> int | None:
+    """A quantity of at most 64 bits, for a field that decides nothing; None for what is no such quantity."""
+    try:
+        number = parse_quantity(value)
+    except ValueError:
+        return None
+    return None if number >> 64 else number
+
+
+def hash_field(text: object, what: str) -> bytes:
     """The 32 bytes of a field that is read on its own. Raises `ContentInvalid`."""
     try:
-        return from_hex_exact(text or "", 32)
+        return from_hex_exact(text if isinstance(text, str) else "", 32)
     except ValueError as error:
         raise ContentInvalid("decode", f"{what} that is not 32 bytes of hex") from error
 
 
-def number_field(value: Spelled, what: str) -> int:
+def number_field(value: object, what: str) -> int:
     """A quantity that every client keeps in 64 bits. Raises `ContentInvalid`."""
     try:
         number = parse_quantity(value)

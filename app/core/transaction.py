@@ -9,11 +9,15 @@ AccessList = tuple[tuple[bytes, tuple[bytes, ...]], ...]
 
 
 class UnsupportedType(Exception):  # a verdict about the block, not a fault
-    """A transaction whose type, or whose use of it, has no codec in the chain's family: its leaf cannot be made."""
+    """A transaction whose type, or whose use of it, has no codec in the chain's family: its leaf cannot be made.
 
-    def __init__(self, type_: int) -> None:
+    `partly`: the type has a codec, and this transaction is beyond it, as far as the node's fields tell.
+    """
+
+    def __init__(self, type_: int, *, partly: bool = False) -> None:
         super().__init__(type_)
         self.type = type_
+        self.partly = partly
 
 
 class Authorization(msgspec.Struct, frozen=True, gc=False):

@@ -23,7 +23,7 @@ def tempo(rpc: RpcTransaction, tx_hash: bytes, chain_id: int) -> Iterator[Transa
     validAfter, feeToken, feePayerSignature, authorizations, signature].
     """
     if rpc.key_authorization is not None or rpc.aa_authorization_list or rpc.fee_payer_signature is not None:
-        raise UnsupportedType(TEMPO)
+        raise UnsupportedType(TEMPO, partly=True)
     signed_for = chain_id if rpc.chain_id is None else uint(rpc.chain_id, 256)
     priority_fee, fee = uint(rpc.max_priority_fee_per_gas, 128), uint(rpc.max_fee_per_gas, 128)
     gas_limit, nonce = uint(rpc.gas, 64), uint(rpc.nonce, 64)
@@ -86,7 +86,7 @@ def _signature(given: object, *, nested: bool = False) -> bytes:
             key = _word(fields, "pubKeyX") + _word(fields, "pubKeyY")
             return b"\x02" + data(fields.get("webauthnData")) + scalars + key
         case _:
-            raise UnsupportedType(TEMPO)
+            raise UnsupportedType(TEMPO, partly=True)
 
 
 def _word(fields: dict[str, Any], name: str) -> bytes:

@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 import msgspec
 
 from app.core.errors import ContentInvalid
-from app.core.hexadecimal import encode_quantity, from_hex_exact, to_hex
+from app.core.hexadecimal import encode_quantity, to_hex
+from app.core.rpc_transaction import given, hash_field
 
 from .decoding import decoded
 from .evm import NULL, EvmNode
@@ -124,16 +125,16 @@ def _spelled(form: ReceiptsForm, block_hash: bytes, height: int | None) -> objec
 
 
 class _Hashed(msgspec.Struct):
-    hash: str
+    hash: object = None
 
 
 class _Listed(msgspec.Struct):
-    transactions: list[_Hashed | str]
+    transactions: list[_Hashed | str | None]
 
 
 class _Placed(msgspec.Struct, rename="camel"):
-    transaction_hash: str
-    block_hash: str
+    transaction_hash: object = None
+    block_hash: object = None
 
 
 _listed_decoder = msgspec.json.Decoder(_Listed)
@@ -146,23 +147,44 @@ def is_empty_list(raw: bytes) -> bool:
 
 
 async def transaction_hashes(block_json: bytes) -> list[bytes]:
-    """The hashes of the transactions that a block lists, in order. Raises `ContentInvalid`."""
-    return await decoded(_transaction_hashes, block_json)
+    """The hashes of the transactions that a block lists, in order.
+
+    Raises `ReceiptsMissing` if the node does not name one of them, `ContentInvalid` for what is no list of transactions.
+    """
+    hashes = await decoded(_transaction_hashes, block_json)
+    if None in hashes:
+        raise ReceiptsMissing("the node gives receipts by transaction only, and no hash of a transaction of the block")
+    return [each for each in hashes if each is not None]
 
 
-def _transaction_hashes(block_json: bytes) -> list[bytes]:
+def _transaction_hashes(block_json: bytes) -> list[bytes | None]:
     try:
         listed = _listed_decoder.decode(block_json).transactions
-        return [from_hex_exact(entry if isinstance(entry, str) else entry.hash, 32) for entry in listed]
     except (msgspec.MsgspecError, ValueError, RecursionError):
         raise ContentInvalid("decode", "the transactions of the block cannot be read") from None
+    return [_hash_or_none(entry.hash if isinstance(entry, _Hashed) else entry) for entry in listed]
+
+
+def _hash_or_none(text: object) -> bytes | None:
+    try:
+        return hash_field(text, "a hash") if given(text) else None
+    except ContentInvalid:
+        return None
 
 
 def require_place(raw: bytes, tx_hash: bytes, block_hash: bytes) -> None:
-    """The receipt is of this transaction, in this block. Raises `ContentInvalid`."""
+    """The receipt names no other transaction, and no other block. Raises `ContentInvalid`.
+
+    What it does not name is no matter: the receipts root decides.
+    """
     try:
         placed = _placed_decoder.decode(raw)
-        of_tx, in_block = from_hex_exact(placed.transaction_hash, 32), from_hex_exact(placed.block_hash, 32)
+        of_tx = (
+            hash_field(placed.transaction_hash, "a receipt's transactionHash")
+            if given(placed.transaction_hash)
+            else tx_hash
+        )
+        in_block = hash_field(placed.block_hash, "a receipt's blockHash") if given(placed.block_hash) else block_hash
     except (msgspec.MsgspecError, ValueError, RecursionError):
         raise ContentInvalid("decode", "a receipt cannot be read") from None
     if of_tx != tx_hash:

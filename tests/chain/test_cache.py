@@ -19,7 +19,7 @@ class Block:
     height: int
     block_hash: bytes
     size_bytes: int = KIB
-    transaction_hashes: bytes = b""
+    proven_hashes: bytes = b""
 
 
 def word(number: int) -> bytes:

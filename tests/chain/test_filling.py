@@ -301,7 +301,7 @@ def _of_another_header() -> dict[str, Any]:
 async def test_near_the_head_what_the_only_node_refuses_is_remembered_for_a_moment() -> None:
     made = served_with(_of_another_type())
     block = await made.chain.filling.block(AT)
-    assert block.transactions_verdict is Verdict.UNSUPPORTED_TYPE
+    assert block.transactions_verdict is Verdict.CLAIMED_TYPE
     assert made.metric("unsupported_transaction_type_total", chain="sepolia", type="0x7f") == 1
     made.clock.move(BRIEFLY_S - 0.01)
     assert made.chain.filling.held(BUSY_HASH) is block

@@ -356,19 +356,29 @@ def test_B43_an_empty_block_proves_nothing() -> None:
 
 def test_B19_a_missing_receipt_is_broken_data() -> None:
     given = fixture("mixed3")
-    with pytest.raises(ContentInvalid, match="missing"):
-        build(request(given["block"], given["receipts"][:2]))
-    with pytest.raises(ContentInvalid):
-        build(request(given["block"], []))
+    for short in (given["receipts"][:2], []):
+        block = build(request(given["block"], short))
+        assert (block.transactions_verdict, block.receipts_verdict) == (Verdict.PROVEN, Verdict.BROKEN)
+        assert block.broken_checks == ["count"]
+        with pytest.raises(InconsistentSource, match="missing") as caught:
+            block.receipt_proof(0)
+        assert caught.value.extra == {"check": "count"}
     doubled = [*given["receipts"], given["receipts"][1]]
     assert build(request(given["block"], doubled)).receipts_verdict is Verdict.PROVEN
 
 
 def test_B19_a_missing_transaction_is_broken_data_where_the_receipts_are_whole() -> None:
     given = fixture("mixed3")
+    names = [each["hash"] for each in given["block"]["transactions"]]
     del given["block"]["transactions"][-1]
-    with pytest.raises(ContentInvalid, match="3 receipts for 2 transactions"):
-        build(request(given["block"], given["receipts"]))
+    block = build(request(given["block"], given["receipts"]))
+    assert (block.transactions_verdict, block.receipts_verdict) == (Verdict.BROKEN, Verdict.PROVEN)
+    with pytest.raises(InconsistentSource, match="3 receipts for 2 transactions"):
+        block.transaction_proof(0)
+    assert [block.receipt_proof(index).value for index in range(3)]
+    assert block.transaction_hashes == b"".join(map(from_hex, names))
+    assert block.proven_hashes == b""
+    assert not block.settled
 
 
 def test_B23_receipts_or_logs_of_another_block_are_refused() -> None:
@@ -376,10 +386,18 @@ def test_B23_receipts_or_logs_of_another_block_are_refused() -> None:
     other = "0x" + "ab" * 32
     foreign = copy.deepcopy(given["receipts"])
     foreign[0]["blockHash"] = other
-    with pytest.raises(ContentInvalid, match="names 0xabab"):
-        build(request(given["block"], foreign))
-    foreign = copy.deepcopy(given["receipts"])
-    foreign[1]["logs"][0]["blockHash"] = other
+    logs = copy.deepcopy(given["receipts"])
+    logs[1]["logs"][0]["blockHash"] = other
+    for receipts in (foreign, logs):
+        block = build(request(given["block"], receipts))
+        assert block.transactions_verdict is Verdict.PROVEN
+        with pytest.raises(InconsistentSource, match="names 0xabab"):
+            block.receipt_proof(0)
+    given["block"]["transactions"][1]["blockHash"] = other
+    block = build(request(given["block"], given["receipts"]))
+    assert block.receipts_verdict is Verdict.PROVEN
+    with pytest.raises(InconsistentSource, match="names 0xabab"):
+        block.transaction_proof(0)
     with pytest.raises(ContentInvalid, match="names 0xabab"):
         build(request(given["block"], foreign))
 

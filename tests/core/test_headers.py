@@ -291,10 +291,17 @@ def test_what_a_node_names_its_fields_is_not_repeated_blindly() -> None:
     assert caught.value.extra["unknown_field_count"] == 53
 
 
+_NOTHING_IN_PLAIN = ("parentHash", "sha3Uncles", "miner", "difficulty", "mixHash", "nonce")
+"""Fields that a header may leave unsaid, if what they then are is what it was hashed with."""
+
+
 @pytest.mark.parametrize("name", [*_BASE, "hash"])
 def test_a_header_without_one_of_its_fields(name: str) -> None:
     block = _sealed(_plain(), _BASE)
     for absent in ({key: value for key, value in block.items() if key != name}, block | {name: None}):
+        if name in _NOTHING_IN_PLAIN:
+            assert hash_header(_parsed(absent), "ethereum") == hash_header(_parsed(block), "ethereum")
+            continue
         with pytest.raises(ContentInvalid) as caught:
             hash_header(_parsed(absent), "ethereum")
         assert caught.value.check == "header_hash"
@@ -302,10 +309,73 @@ def test_a_header_without_one_of_its_fields(name: str) -> None:
             hash_header(_parsed(absent), "frontier")
 
 
+_NOTHINGS: dict[str, list[Any]] = {
+    "parentHash": ["0x" + "00" * 32],
+    "sha3Uncles": ["0x" + "00" * 32],
+    "miner": ["0x" + "00" * 20, "0x" + "5e" * 20],  # and whoever signed: a header of a signed chain has zero there
+    "logsBloom": ["0x" + "00" * 256, "0x0000"],
+    "difficulty": ["0x0", 0, "0"],
+    "extraData": [],
+    "mixHash": ["0x" + "00" * 32, "0x0", 0, "0"],
+    "nonce": ["0x" + "00" * 8, "0x0", 0, "0", "0x0000"],
+}
+
+
+@pytest.mark.parametrize("names", [*([name] for name in _NOTHINGS), list(_NOTHINGS)], ids="-".join)
+def test_null_absent_0x_and_zero_are_four_spellings_of_nothing(names: list[str]) -> None:
+    zero: dict[str, Any] = {name: values[0] for name, values in _NOTHINGS.items() if values}
+    zero["sha3Uncles"] = "0x" + keccak(b"\xc0").hex()
+    block = _sealed(_plain(**zero | {"extraData": "0x"}), _BASE)
+    expected = hash_header(_parsed(block), "ethereum")
+    absent = {key: value for key, value in block.items() if key not in names}
+    spelled = [absent, *(block | dict.fromkeys(names, nothing) for nothing in (None, "0x", "", "0x0"))]
+    spelled += [block | {name: value} for name in names for value in _NOTHINGS[name]]
+    for told in spelled:
+        assert hash_header(_parsed(told), "ethereum") == expected
+    with pytest.raises(ContentInvalid):
+        hash_header(_parsed(absent | {"hash": "0x" + "77" * 32}), "ethereum")
+
+
+@pytest.mark.parametrize("short", ["0x1234", "0x001234", 0x1234, str(0x1234), "0x0000000000001234"])
+def test_a_seal_that_is_written_as_a_number_is_padded(short: Any) -> None:
+    block = _sealed(_plain(nonce="0x0000000000001234", mixHash="0x" + "00" * 30 + "1234"), _BASE)
+    expected = hash_header(_parsed(block), "ethereum")
+    assert hash_header(_parsed(block | {"nonce": short}), "ethereum") == expected
+    if short != "0x0000000000001234":
+        assert hash_header(_parsed(block | {"nonce": short, "mixHash": short}), "ethereum") == expected
+    for wrong in ("0x1235", "0x", None, "0x" + "12" * 9, {"deep": 1}):
+        with pytest.raises(ContentInvalid):
+            hash_header(_parsed(block | {"nonce": wrong}), "ethereum")
+
+
+@pytest.mark.parametrize(
+    "shown", [{"miner": "0x" + "5e" * 20}, {"miner": "0x" + "5e" * 20, "author": "0x" + "5f" * 20}]
+)
+@pytest.mark.parametrize("hashed", ["0x" + "00" * 20, "0x" + "5f" * 20])
+def test_the_miner_is_who_the_hash_says(shown: dict[str, str], hashed: str) -> None:
+    block = _sealed(_plain(miner=hashed), _BASE)
+    if hashed in shown.values() or hashed == "0x" + "00" * 20:
+        assert hash_header(_parsed(block | shown), "ethereum") == hash_header(_parsed(block), "ethereum")
+    else:
+        with pytest.raises(ContentInvalid):
+            hash_header(_parsed(block | shown), "ethereum")
+
+
+@pytest.mark.parametrize("nothing", [None, "0x", "", ...])
+def test_a_base_fee_of_zero_may_be_left_out_where_later_fields_are_told(nothing: Any) -> None:
+    names = [*_BASE, *_EXTRAS[:6]]
+    block = _sealed(_plain(**{extra: _LATER[extra] for extra in _EXTRAS[:6]} | {"baseFeePerGas": "0x0"}), names)
+    told = {key: value for key, value in block.items() if key != "baseFeePerGas"}
+    if nothing is not ...:
+        told["baseFeePerGas"] = nothing
+    assert hash_header(_parsed(told), "ethereum") == hash_header(_parsed(block), "ethereum")
+
+
 @pytest.mark.parametrize("name", [*_BASE, *_EXTRAS[:6]])
 def test_any_changed_field_is_noticed(name: str) -> None:
     names = [*_BASE, *_EXTRAS[:6]]
-    block = _sealed(_plain(**{extra: _LATER[extra] for extra in _EXTRAS[:6]}), names)
+    given = {extra: _LATER[extra] for extra in _EXTRAS[:6]} | {"miner": "0x" + "5e" * 20}
+    block = _sealed(_plain(**given), names)
     value = block[name]
     changed = block | {name: value[:-1] + ("1" if value[-1] != "1" else "2") if name != "extraData" else value + "00"}
     with pytest.raises(ContentInvalid):

@@ -118,7 +118,7 @@ def test_a_block_without_usc_leaves_stays_one() -> None:
 
 def test_what_no_header_decides_is_not_reopened() -> None:
     undecided = [block for _, block in every_block() if not reopens(block)]
-    assert {block.transactions_verdict for block in undecided} >= {Verdict.UNAVAILABLE, Verdict.UNSUPPORTED_TYPE}
+    assert {block.transactions_verdict for block in undecided} >= {Verdict.UNAVAILABLE, Verdict.CLAIMED_TYPE}
 
 
 # --- leaves read back -----------------------------------------------------------------------------------------------

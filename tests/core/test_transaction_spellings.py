@@ -92,7 +92,10 @@ def test_B15_v_or_y_parity_or_both(type_: str) -> None:
         {"v": parity, "yParity": None},
     ):
         assert decode(given | spelled).envelope == expected
-    for wrong in ({"v": other}, {"yParity": other}, {"v": other, "yParity": other}, {"v": "0x1b"}):
+    number_ = int(parity, 16)
+    for spelled in ({"v": hex(27 + number_)}, {"v": hex(37 + number_)}, {"v": hex(27 + number_), "yParity": "0x1b"}):
+        assert decode(given | spelled).envelope == expected
+    for wrong in ({"v": other}, {"yParity": other}, {"v": other, "yParity": other}, {"v": hex(28 - number_)}):
         with pytest.raises(ContentInvalid) as caught:
             decode(given | wrong)
         assert caught.value.check == "transaction_hash"

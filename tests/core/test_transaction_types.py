@@ -220,7 +220,7 @@ def test_a_classic_arbitrum_transaction_counts_only_if_it_hashes() -> None:
     assert decoded.type == 0x78
     assert decoded.envelope == decode(first("0x0")).envelope
     with pytest.raises(UnsupportedType):
-        decode(given | {"hash": "0x" + "00" * 32}, "arbitrum", 42161)
+        decode(given | {"hash": "0x" + "34" * 32}, "arbitrum", 42161)
 
 
 def test_tempo_transactions_under_an_access_key_grant_are_unsupported_not_wrong() -> None:

@@ -174,7 +174,7 @@ async def test_B32_an_answer_beyond_our_own_cap_is_asked_for_in_parts(busy: dict
 
 
 async def test_B32_a_block_of_4000_transactions() -> None:
-    hashes = [f"0x{index:064x}" for index in range(4000)]
+    hashes = [f"0x{index:064x}" for index in range(1, 4001)]
     block_hash = "0x" + "ab" * 32
     block = {"number": "0x5", "hash": block_hash, "parentHash": "0x" + "00" * 32, "timestamp": "0x1"}
     receipts = [{"transactionHash": tx_hash, "blockHash": block_hash} for tx_hash in hashes]
@@ -313,7 +313,40 @@ async def test_B23_a_receipt_of_another_block_is_refused(busy_rig: Rig) -> None:
     assert busy_rig.node.hits[EACH] == 2
 
 
-@pytest.mark.parametrize("receipt", [{}, [], "0x", 5, {"transactionHash": "0x12", "blockHash": None}])
+@pytest.mark.parametrize("nothing", [None, "", "0x", "0x0", "0x" + "00" * 32, ...])
+async def test_a_receipt_that_names_nothing_is_taken_for_the_one_that_was_asked_for(
+    busy_rig: Rig, busy: dict[str, Any], nothing: object
+) -> None:
+    busy_rig.node.unsupported = {WHOLE}
+    changes = {} if nothing is ... else {"transactionHash": nothing, "blockHash": nothing}
+
+    def unname(receipt: dict[str, Any]) -> None:
+        del receipt["transactionHash"], receipt["blockHash"]
+        receipt.update(changes)
+
+    busy_rig.node.always(EACH, changed(unname))
+    given = receipts_of(await busy_rig.upstream.fetch(BUSY, handed))
+    assert [receipt["cumulativeGasUsed"] for receipt in given] == [
+        receipt["cumulativeGasUsed"] for receipt in busy["receipts"]
+    ]
+
+
+async def test_a_block_whose_transactions_have_no_hashes_is_handed_on_without_receipts_asked_one_by_one(
+    busy_rig: Rig,
+) -> None:
+    def unname(block: dict[str, Any]) -> None:
+        if isinstance(block["transactions"][3], dict):
+            del block["transactions"][3]["hash"]
+
+    busy_rig.node.unsupported = {WHOLE}
+    busy_rig.node.always(BY_NUMBER, changed(unname))
+    bodies = await busy_rig.upstream.fetch(BUSY, handed)
+    assert bodies.receipts_json is None
+    assert "no hash of a transaction" in (bodies.receipts_error or "")
+    assert busy_rig.node.hits[EACH] == 0
+
+
+@pytest.mark.parametrize("receipt", [[], "0x", 5, {"transactionHash": "0x12", "blockHash": None}])
 async def test_a_receipt_that_cannot_be_read_is_refused(busy_rig: Rig, receipt: object) -> None:
     busy_rig.node.unsupported = {WHOLE}
     busy_rig.node.always(EACH, answer(receipt))
