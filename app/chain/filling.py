@@ -217,7 +217,7 @@ class Filling:
             self._metrics.unknown_header_fields_total.labels(self._rules.name).inc()
             log.error("unknown_header_fields", extra={"chain": self._rules.name, "detail": error.message})
             raise
-        if block.transactions_verdict is Verdict.UNSUPPORTED_TYPE:
+        if block.transactions_verdict in (Verdict.UNSUPPORTED_TYPE, Verdict.CLAIMED_TYPE):
             for kind in types_in(block.transactions_detail):
                 self._metrics.unsupported_transaction_type_total.labels(self._rules.name, kind).inc()
         return block

@@ -262,5 +262,11 @@ _MEANINGS = {
         "the header commits to none, or in a form that cannot be proven",
     ),
     Verdict.UNSUPPORTED_TYPE: (Weight.NOTE, "unknown type", "of a type that has no codec here; they will be refused"),
+    Verdict.CLAIMED_TYPE: (
+        Weight.NOTE,
+        "unknown type",
+        "of a type that has no codec here, or another meaning on this chain; they will be refused",
+    ),
+    Verdict.BROKEN: (Weight.LASTING, "wrong data", "they cannot be read, or contradict themselves or the block"),
     Verdict.UNAVAILABLE: (Weight.NOTE, "not given", "the node does not give them; they will be refused"),
 }

@@ -318,7 +318,7 @@ def _judged(
     if listing.verdict is Verdict.BROKEN and len(committed) == len(entries):
         misfits = _misfits(entries)
         if misfits:
-            return None, Verdict.CLAIMED_TYPE, f"{_listed_types(misfits)} in this form ({listing.detail})"
+            return None, Verdict.CLAIMED_TYPE, f"{_listed_types(misfits)} in this form"
     return None, listing.verdict, listing.detail
 
 
