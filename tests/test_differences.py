@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from app.api.problems import PROBLEMS
+from app.metrics import Metrics
+from app.settings import load_settings
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "differences.md").read_text()
@@ -73,3 +75,21 @@ def test_every_code_of_ours_is_on_the_page() -> None:
 
 def test_the_codes_of_the_reference_server_exist() -> None:
     assert set(PROBLEMS) >= REFERENCE_CODES
+
+
+def test_the_page_names_the_metrics_that_are_computed() -> None:
+    metrics = Metrics(compat_names=True)
+    metrics.register_chain("ethereum", 1, ["primary"])
+    metrics.chain_attested_head.labels("ethereum").set(1)
+    served = set(re.findall(r"^# TYPE (proof_gen_\w+) ", metrics.exposition(None)[0].decode(), re.MULTILINE))
+    (computed,) = [row for row in DIFFERENCES if row[0] == "computed"]
+    (absent,) = [row for row in DIFFERENCES if row[0] == "not there"]
+    assert set(re.findall(r"`(proof_gen_\w+)`", computed[1])) == served
+    for name in re.findall(r"`(proof_gen_\w+)", absent[1]):
+        assert not any(each.startswith(name) for each in served), name
+
+
+def test_variables_of_the_reference_server_that_have_no_use_here_change_nothing() -> None:
+    chosen = {"COPATH_CHAINS__1__ETH_RPC_URL": "https://node.example.org"}
+    idle = {"CC3_KEY": "k", "ARCHIVER_URL": "http://h", "BLOCK_CONFIRMATION_DEPTH": "3", "CHAIN_KEY": "2"}
+    assert load_settings(None, {**chosen, **idle}).settings == load_settings(None, chosen).settings

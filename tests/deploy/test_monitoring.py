@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from app.consumers import LIMITS as CONSUMER_LIMITS
 from app.metrics import Metrics
 from app.metrics.labels import OUTCOMES
 from app.settings.shape import all_paths
@@ -224,8 +225,10 @@ def test_the_guide_counts_the_connections_to_the_database() -> None:
     each = limits.connections + limits.overflow + 1  # for a moment, while tables are changed
     scaling = yaml.safe_load((DEPLOY / "kubernetes/overlays/replicas/scaling.yaml").read_text())
     rolled = scaling["spec"]["maxReplicas"] + 1
-    assert f"Each opens {each} connections" in GUIDE.read_text()
-    assert f"{each * rolled} connections" in GUIDE.read_text()
+    pepper = CONSUMER_LIMITS.connections + CONSUMER_LIMITS.overflow
+    guide = GUIDE.read_text()
+    assert f"Each opens {each} connections\nat most, {each + pepper} with `consumers.pepper`" in guide
+    assert f"{each * rolled} connections, or {(each + pepper) * rolled}" in guide
 
 
 def test_the_guide_names_what_there_is() -> None:
