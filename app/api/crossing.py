@@ -6,7 +6,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api import inputs, problems
-from app.api.lobby import ChainFloor, Lobby, open_house_of
+from app.api.lobby import ChainFloor, open_house_of
 from app.api.visit import Visit, visit_of
 from app.core.errors import InvalidChainKey, InvalidParameter, MethodNotAllowed, NotFound
 
@@ -30,9 +30,10 @@ def _chain_of(scope: Scope, visit: Visit) -> ChainFloor | None:
     text = visit.params.get("chain_key")
     if text is not None:
         house = open_house_of(scope)
-        return _configured(
-            house, house.chains.get(key := inputs.u64("chain_key", text)), f"Chain key not configured: {key}"
-        )
+        key = inputs.u64("chain_key", text)
+        if key not in house.chains:
+            raise InvalidChainKey(f"Chain key not configured: {key} (allowed: {list(house.chains)})")
+        return house.chains[key]
     text = visit.params.get("chain")
     if text is not None:
         house = open_house_of(scope)
@@ -43,14 +44,11 @@ def _chain_of(scope: Scope, visit: Visit) -> ChainFloor | None:
             raise InvalidParameter(
                 f"chain must be a chain key or a chain name, not {inputs.shown(text)}", about="chain"
             )
-        return _configured(house, chain, f"Chain not configured: {text}")
+        if chain is None:
+            configured = ", ".join(f"{each.key} ({each.name})" for each in house.chains.values())
+            raise InvalidChainKey(f"Chain not configured: {text} (allowed: {configured})")
+        return chain
     return None
-
-
-def _configured(house: Lobby, chain: ChainFloor | None, otherwise: str) -> ChainFloor:
-    if chain is None:
-        raise InvalidChainKey(f"{otherwise} (allowed: {list(house.chains)})")
-    return chain
 
 
 class Signpost:

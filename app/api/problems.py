@@ -94,6 +94,20 @@ _BY_STATUS: dict[int, type[ProofError]] = {
 }
 _OPENINGS = {errors.RpcUnavailable.code: "rpc unavailable: "}
 """How the reference server's messages of a code begin, where ours do not."""
+_COMPATIBLE_WORDS = (
+    (" (use a continuity-only proof)", ""),
+    ("tx proof unavailable", "there is nothing to prove"),
+    ("tx_index", "transaction index"),
+    ("tx hash not found", "transaction not found"),
+    ("invalid tx_hash hex", "the transaction hash is no hex"),
+    ("tx_hash must be", "a transaction hash must be"),
+    ("chain_key", "chain"),
+    ("header_number", "block"),
+    (" at height ", " in block "),
+)
+"""The reference server's words for what the native routes call otherwise. Messages that both families share are written in its
+words, since its clients may know them."""
+
 _RESERVED = frozenset({"code", "message", "retriable", "type", "title", "status", "detail", "instance"})
 
 
@@ -116,7 +130,8 @@ def answer(scope: Scope, refusal: ProofError, headers: dict[str, str] | None = N
     visit = visit_of(scope)
     problem = PROBLEMS[refusal.code]
     visit.outcome = refusal.code
-    body: dict[str, object] = {"code": refusal.code, "message": refusal.message, "retriable": refusal.retriable}
+    message = refusal.message if visit.compatible else _in_native_words(refusal.message)
+    body: dict[str, object] = {"code": refusal.code, "message": message, "retriable": refusal.retriable}
     body.update((name, value) for name, value in refusal.extra.items() if name not in _RESERVED)
     media_type = "application/json"
     if visit.compatible:
@@ -129,7 +144,7 @@ def answer(scope: Scope, refusal: ProofError, headers: dict[str, str] | None = N
             "type": f"urn:copath:problem:{refusal.code}",
             "title": problem.title,
             "status": problem.status,
-            "detail": refusal.message,
+            "detail": message,
             "instance": f"urn:copath:request:{quote(visit.request_id, safe='')}",
         }
     all_headers = {"Cache-Control": "no-store", **(headers or {})}
@@ -137,6 +152,12 @@ def answer(scope: Scope, refusal: ProofError, headers: dict[str, str] | None = N
     if wait_s is not None:
         all_headers["Retry-After"] = str(wait_s)
     return Response(orjson.dumps(body, default=str), problem.status, all_headers, media_type)
+
+
+def _in_native_words(message: str) -> str:
+    for theirs, ours in _COMPATIBLE_WORDS:
+        message = message.replace(theirs, ours)
+    return message
 
 
 def of_framework(fault: HTTPException) -> ProofError:

@@ -116,7 +116,7 @@ class Chain:
         )
         self._attesting = Waiting()
         self._levelling = Levelling(clock)
-        self._known = Known(rules.key, self.cache, anchors, self.roots, rules.max_anchor_span)
+        self._known = Known(rules.key, rules.name, self.cache, anchors, self.roots, rules.max_anchor_span)
         self.canon = Canon(upstream, self.head, self.cache, clock, min_useful_s=rules.min_useful_s, jitter=jitter)
         self.filling = Filling(
             rules,

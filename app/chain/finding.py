@@ -25,7 +25,6 @@ from app.core.errors import (
     ProofError,
     RpcUnavailable,
     TxHashNotFound,
-    TxHashNotSeenYet,
     UpstreamBudgetExhausted,
 )
 from app.core.finality import Finality
@@ -254,9 +253,9 @@ class Finding:
             f"tx hash not found: {to_hex(tx_hash)} (no node that was asked knows it: it may have been sent a moment ago, or its "
             "block may be older than what the nodes index; a proof by block number and index needs no index)"
         )
-        if self._head.stale or now - first_asked >= MAY_BE_NEW_S:
-            return TxHashNotFound(message)
-        return TxHashNotSeenYet(message)
+        refusal = TxHashNotFound(message)
+        refusal.retriable = not self._head.stale and now - first_asked < MAY_BE_NEW_S
+        return refusal
 
     def _require_useful(self) -> None:
         require_useful(self._rules.min_useful_s, self._clock.now(), Stage.RESOLVING.value)

@@ -18,6 +18,7 @@ class Known:
     def __init__(
         self,
         chain_key: int,
+        name: str,
         cache: BlockCache[ProvableBlock],
         anchors: Anchors | None,
         roots: Roots,
@@ -26,6 +27,7 @@ class Known:
         """`max_anchor_span`: how far two anchors may lie apart for a proof between them."""
         self._max_anchor_span = max_anchor_span
         self._chain_key = chain_key
+        self._name = name
         self._cache = cache
         self._anchors = anchors
         self._roots = roots
@@ -59,7 +61,7 @@ class Known:
                 f"The first block with a continuity proof is {genesis + 1}."
             )
         if newest is None and not anchors.heard:
-            raise RpcUnavailable(f"the anchors of chain {self._chain_key} could not be read yet")
+            raise RpcUnavailable(f"the anchors of chain {self._chain_key} ({self._name}) could not be read yet")
         if newest is None:
             raise AttestationsMissing(f"attestations missing for chain {self._chain_key}")
         if hi > newest:

@@ -80,7 +80,7 @@ class ProofError(Exception):
     """Why no proof is given. `retriable` says whether the same request may succeed later without any change."""
 
     code: ClassVar[str] = "Internal"
-    retriable: ClassVar[bool] = False
+    retriable: bool = False
 
     def __init__(self, message: str, *, retry_after_s: float | None = None, **extra: object) -> None:
         super().__init__(message)
@@ -90,7 +90,8 @@ class ProofError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Errors cross the process boundary of the block builders: keyword arguments must survive pickling.
-        return (_restore, (type(self), self.message, self.retry_after_s, self.extra))
+        own = {name: value for name, value in vars(self).items() if name == "retriable"}
+        return (_restore, (type(self), self.message, self.retry_after_s, self.extra), own)
 
 
 def _restore(kind: type[ProofError], message: str, retry_after_s: float | None, extra: dict[str, object]) -> ProofError:
@@ -215,12 +216,6 @@ class TxHashNotFound(ProofError):
     """An upstream that has the chain answered that it knows no such transaction."""
 
     code = "TxHashNotFound"
-
-
-class TxHashNotSeenYet(TxHashNotFound):
-    """As its base, of a transaction that may have been sent a moment ago."""
-
-    retriable = True
 
 
 class TxNotMined(ProofError):

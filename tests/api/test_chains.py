@@ -29,7 +29,7 @@ async def test_one_chain_by_key_or_name(client: httpx2.AsyncClient, name: str) -
 async def test_an_unknown_chain_is_told_the_known_keys(client: httpx2.AsyncClient) -> None:
     response = await client.get("/api/v1/chains/4")
     assert (response.status_code, response.json()["code"]) == (400, "InvalidChainKey")
-    assert response.json()["message"] == "Chain not configured: 4 (allowed: [2, 11])"
+    assert response.json()["message"] == "Chain not configured: 4 (allowed: 2 (mainnet-early), 11 (modern))"
 
 
 async def test_B67_a_key_beyond_2_to_53_stays_exact(client: httpx2.AsyncClient, house: RecordedHouse) -> None:

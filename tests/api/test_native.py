@@ -172,7 +172,8 @@ async def test_an_unknown_chain_is_refused_at_the_door(client: httpx2.AsyncClien
     assert response.status_code == 400
     assert response.json()["code"] in ("InvalidChainKey", "InvalidParameter")
     if chain in ("3", "unknown"):
-        assert response.json()["message"] == f"Chain not configured: {chain} (allowed: [2, 11])"
+        named = "2 (mainnet-early), 11 (modern)"
+        assert response.json()["message"] == f"Chain not configured: {chain} (allowed: {named})"
 
 
 async def test_an_encoding_that_is_asked_for_is_in_the_body_and_in_the_immutable_url(
