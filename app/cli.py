@@ -19,7 +19,7 @@ from app.api.visit import REQUEST_ID
 from app.backfilling import RangeRefused, chain_named, fill_range
 from app.checking import UnknownName
 from app.checking import check as check_chains
-from app.consumers import KeysRefused, create_key, list_keys, revoke_key
+from app.consumers import OTHER_PEPPER, KeysRefused, create_key, list_keys, revoke_key
 from app.core.hexadecimal import parse_hash
 from app.house import CannotStart, demo_chains, prepare_logging
 from app.migrating import NotMigrated
@@ -240,7 +240,9 @@ def create(
     config: ConfigOption = None,
 ) -> None:
     """Make a key and print it: now, and never again. Running servers take it within seconds."""
-    key_id, key = _about_keys(config, lambda settings: create_key(settings, name))
+    key_id, key, others = _about_keys(config, lambda settings: create_key(settings, name))
+    if others:
+        typer.echo(f"warning: keys of other peppers: {others}: {OTHER_PEPPER}", err=True)
     typer.echo(f"id {key_id}; it will not be shown again:", err=True)
     typer.echo(key)
 
@@ -248,9 +250,15 @@ def create(
 @keys.command("list")
 def list_all(config: ConfigOption = None) -> None:
     """Every key that was ever made: its id, since when, until when, whose. Never the key."""
+    others = 0
     for row in _about_keys(config, list_keys):
-        until = "counts" if row.revoked_at is None else f"revoked {_day(row.revoked_at)}"
+        until = f"revoked {_day(row.revoked_at)}" if row.revoked_at is not None else "counts"
+        if row.revoked_at is None and row.of_other_pepper:
+            until = "does not count: made under another pepper"
+            others += 1
         typer.echo(f"{row.id}  made {_day(row.created_at)}  {until}  {ascii(row.name)[1:-1]}")
+    if others:
+        typer.echo(f"warning: keys of other peppers: {others}: {OTHER_PEPPER}", err=True)
 
 
 @keys.command()

@@ -20,9 +20,20 @@ from app.metrics import Metrics
 from app.settings import ConsumerSettings, Settings
 from app.store.buckets import SharedBuckets
 from app.store.database import Database, DatabaseRefused, Limits, open_database
-from app.store.keys import LONGEST_NAME, Keyring, KeyRow, KeyTable
+from app.store.keys import LONGEST_NAME, OTHER_PEPPER, Keyring, KeyRow, KeyTable
 from app.store.migrating import make_ready, ready_at_last
 from app.store.rates import Rates
+
+__all__ = [
+    "OTHER_PEPPER",
+    "ConsumerParts",
+    "KeyRow",
+    "KeysRefused",
+    "create_key",
+    "list_keys",
+    "open_consumers",
+    "revoke_key",
+]
 
 log = logging.getLogger(__name__)
 
@@ -88,13 +99,15 @@ async def _await_database(database: Database) -> None:
 # --- for the command line -------------------------------------------------------------------------------------------
 
 
-async def create_key(settings: Settings, name: str) -> tuple[str, str]:
-    """The id of a new key, and the key: it is shown now or never. Raises `KeysRefused`, as the others do."""
+async def create_key(settings: Settings, name: str) -> tuple[str, str, int]:
+    """The id of a new key, the key, which is shown now or never, and how many others were made under another pepper. Raises
+    `KeysRefused`, as the others do."""
     fits = bool(name.strip()) and len(name) <= LONGEST_NAME
     if not (fits and name.isprintable()):  # bytes that are no text are not printable either
         raise KeysRefused(f"the name of a key has 1 to {LONGEST_NAME} characters that can be printed")
     async with _table(settings) as table:
-        return await table.create(name)
+        key_id, key = await table.create(name)
+        return key_id, key, await table.of_other_peppers()
 
 
 async def list_keys(settings: Settings) -> tuple[KeyRow, ...]:

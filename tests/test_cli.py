@@ -244,3 +244,25 @@ def test_what_cannot_be_the_id_of_a_key_is_nobodys(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("COPATH_DATABASE_URL", f"sqlite+aiosqlite:///{tmp_path / 'keys.db'}")
     done = copath("keys", "revoke", "\udcff")
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "no key that counts has this id\n")
+
+
+def test_keys_of_another_pepper_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COPATH_DATABASE_URL", f"sqlite:///{tmp_path / 'keys.db'}")
+    monkeypatch.setenv("COPATH_CONSUMERS__PEPPER", "the pepper that it was made under")
+    assert copath("keys", "create", "first").stderr.startswith("id ")
+    assert "counts" in copath("keys", "list").stdout
+    monkeypatch.setenv("COPATH_CONSUMERS__PEPPER", "a pepper that was mistyped later on")
+    listed = copath("keys", "list")
+    assert "  does not count: made under another pepper  first" in listed.stdout
+    assert listed.stderr.startswith(
+        "warning: keys of other peppers: 1: these keys were made under another consumers.pepper"
+    )
+    assert copath("keys", "create", "second").stderr.startswith("warning: keys of other peppers: 1: ")
+    assert "pepper that was mistyped" not in listed.stdout + listed.stderr
+
+
+def test_no_key_is_made_where_none_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COPATH_CONSUMERS__PEPPER", "a pepper of tests, long enough")
+    done = copath("keys", "create", "lost")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("copath: database_url is in memory, where no key lasts: name the configuration ")

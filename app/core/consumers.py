@@ -109,6 +109,11 @@ class Pepper:
         """What is stored of a key: 32 bytes."""
         return self._mac(f"credential:{key}")
 
+    @property
+    def fingerprint(self) -> bytes:
+        """8 bytes that are the same for the same pepper, and no way back to it."""
+        return self._mac("fingerprint")[:8]
+
     def _name(self, word: str) -> str:
         return self._mac(word)[:_NAME_BYTES].hex()
 

@@ -20,6 +20,9 @@ consumer_keys = Table(
     Column("name", String(64), nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Column("revoked_at", BigInteger),
+    Column(
+        "pepper", LargeBinary(8)
+    ),  # the fingerprint of that under which it was made; null: made before there were any
     sqlite_with_rowid=False,
 )
 

@@ -35,15 +35,22 @@ LOOK_AGAIN_S = 1.0
 
 LONGEST_NAME = 64
 
+OTHER_PEPPER = (
+    "these keys were made under another consumers.pepper and do not count: "
+    "configure that one, or revoke them and make new ones"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class KeyRow:
-    """What may be shown of a key. Times in seconds since 1970; `revoked_at` None: it counts."""
+    """What may be shown of a key. Times in seconds since 1970; `revoked_at` None: it was not revoked."""
 
     id: str
     name: str
     created_at: int
     revoked_at: int | None
+    of_other_pepper: bool = False
+    """It was made under another pepper, and does not count under this one."""
 
 
 class KeyTable:
@@ -62,6 +69,7 @@ class KeyTable:
         key_id = secrets.token_hex(6)
         key = spell_key(key_id, secrets.token_hex(32))
         row = {"id": key_id, "digest": self._pepper.digest(key), "name": name[:LONGEST_NAME], "created_at": self._now}
+        row["pepper"] = self._pepper.fingerprint
         async with self._database.writing(durable=True) as link:
             await link.execute(insert(consumer_keys).values(row))
         return key_id, key
@@ -76,9 +84,20 @@ class KeyTable:
     async def rows(self) -> tuple[KeyRow, ...]:
         """Every key that was ever made, oldest first."""
         table = consumer_keys.c
-        wanted = select(table.id, table.name, table.created_at, table.revoked_at).order_by(table.created_at, table.id)
+        wanted = select(table.id, table.name, table.created_at, table.revoked_at, self._of_other_pepper())
         async with self._database.reading() as link:
-            return tuple(KeyRow(*row) for row in await link.execute(wanted))
+            rows = await link.execute(wanted.order_by(table.created_at, table.id))
+            return tuple(KeyRow(*row) for row in rows)
+
+    async def of_other_peppers(self) -> int:
+        """How many keys that were not revoked were made under another pepper."""
+        wanted = select(func.count()).where(consumer_keys.c.revoked_at.is_(None), self._of_other_pepper())
+        async with self._database.reading() as link:
+            return int((await link.execute(wanted)).scalar_one())
+
+    def _of_other_pepper(self) -> ColumnElement[bool]:
+        made_under = consumer_keys.c.pepper
+        return made_under.is_not(None) & (made_under != self._pepper.fingerprint)
 
     async def state(self) -> tuple[int | None, ...]:
         """Changes with every key that is made or revoked, and with a database that is restored from a backup."""
@@ -99,6 +118,7 @@ class KeptKeys(Protocol):
 
     async def state(self) -> tuple[int | None, ...]: ...
     async def digests(self) -> dict[str, bytes]: ...
+    async def of_other_peppers(self) -> int: ...
 
 
 class Keyring:
@@ -124,6 +144,7 @@ class Keyring:
         self._look_every_s = look_every_s
         self._digests: Mapping[str, bytes] = {}
         self._state: tuple[int | None, ...] | None = None
+        self._of_other_peppers = 0
         self._looked = False
         self._looked_at = float("-inf")
         self._looking = asyncio.Lock()
@@ -167,14 +188,21 @@ class Keyring:
                 await self._look()
             await asyncio.sleep(self._look_every_s if self.known else LOOK_AGAIN_S)
 
+    def _note_other_peppers(self, keys: int) -> None:
+        if keys and keys != self._of_other_peppers:
+            log.warning("consumer_pepper_differs", extra={"keys": keys, "detail": OTHER_PEPPER})
+        self._of_other_peppers = keys
+
     async def _look(self) -> None:
         self._looked_at = self._clock()  # before it is done: a database that hangs is not asked by everybody
         try:
             state = await self._table.state()
             if state != self._state:
                 self._digests = await self._table.digests()
+                others = await self._table.of_other_peppers()
                 self._state = state
                 log.info("consumer_keys_read", extra={"keys": len(self._digests)})
+                self._note_other_peppers(others)
             self.known = True
         except StoreUnavailable:
             self._metrics.ratelimit_backend_errors_total.labels("keys").inc()

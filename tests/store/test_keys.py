@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -66,6 +67,42 @@ async def test_every_key_is_another(table: KeyTable) -> None:
     assert len({key_id for key_id, _ in made}) == len({key for _, key in made}) == 20
 
 
+async def test_keys_of_another_pepper_are_told_from_those_that_count(table: KeyTable, database: Database) -> None:
+    other = KeyTable(database, Pepper(b"another pepper of a test"))
+    (ours, _), (theirs, _), (before, _), (revoked, _) = [
+        await each.create("a partner") for each in (table, other, other, other)
+    ]
+    await other.revoke(revoked)
+    async with database.writing() as link:  # as it was before peppers had fingerprints
+        await link.execute(text("UPDATE consumer_keys SET pepper = NULL WHERE id = :id"), {"id": before})
+    assert {row.id: row.of_other_pepper for row in await table.rows()} == {
+        ours: False,
+        theirs: True,
+        before: False,
+        revoked: True,
+    }
+    assert (await table.of_other_peppers(), await other.of_other_peppers()) == (1, 1)
+    assert (await other.rows())[0].id in (ours, theirs, before, revoked)
+
+
+async def test_a_pepper_that_differs_is_said_once(
+    table: KeyTable, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    await KeyTable(database, Pepper(b"another pepper of a test")).create("a partner")
+    ring = Ring(table)
+
+    def said() -> list[object]:
+        return [record.__dict__["keys"] for record in caplog.records if record.message == "consumer_pepper_differs"]
+
+    with caplog.at_level(logging.WARNING):
+        assert await ring.keys.looked_up("copath_" + "0" * 12 + "_" + "0" * 64) is None
+        assert said() == [1]
+        await table.create("one of ours")
+        ring.clock.move(LOOK_EVERY_S)
+        assert await ring.keys.looked_up("copath_" + "0" * 12 + "_" + "0" * 64) is None
+        assert said() == [1]
+
+
 # --- in memory ------------------------------------------------------------------------------------------------------
 
 
@@ -88,6 +125,9 @@ class CountedTable:
 
     async def digests(self) -> dict[str, bytes]:
         return await self._table.digests()
+
+    async def of_other_peppers(self) -> int:
+        return await self._table.of_other_peppers()
 
 
 class Ring:
