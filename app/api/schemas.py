@@ -32,8 +32,8 @@ TX_HASH_SCHEMA: dict[str, Any] = {"type": "string", "pattern": "^(0[xX])*[0-9a-f
 
 
 # Path parameters are declared for the documentation: their form is shown here, and enforced by `inputs` alone.
-_CHAIN_KEY: dict[str, Any] = {"type": "string", "pattern": "^[0-9]{1,20}$"}
-_CHAIN: dict[str, Any] = {"type": "string", "pattern": "^([0-9]{1,20}|[a-z][a-z0-9-]{0,63})$"}
+_CHAIN_KEY: dict[str, Any] = {"type": "string", "pattern": "^[0-9]{1,19}$"}
+_CHAIN: dict[str, Any] = {"type": "string", "pattern": "^([0-9]{1,19}|[a-z][a-z0-9-]{0,63})$"}
 _HEIGHT: dict[str, Any] = {"anyOf": [U64_SCHEMA, {"type": "string", "pattern": "^0[xX][0-9a-fA-F]{1,16}$"}]}
 _BLOCK: dict[str, Any] = {
     "anyOf": [EXACT_SCHEMA, {"type": "string", "pattern": "^((0[xX])?[0-9a-fA-F]{64}|0[xX][0-9a-fA-F]{1,13})$"}]

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -12,6 +17,8 @@ import pytest
 
 from tests.acceptance import openapi_examples
 from tests.acceptance.server import Copath, running_demo
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture(scope="module")
@@ -80,3 +87,22 @@ def test_every_example_of_an_answer_is_of_its_form(document: dict[str, Any]) -> 
             assert accepts(document, content, example_of(document, example)), example
             shown += 1
     assert shown >= 15
+
+
+def test_schemathesis_finds_nothing(demo: Copath, tmp_path: Path) -> None:
+    arguments = ["--config-file", str(ROOT / "schemathesis.toml"), "run", f"{demo.url}/openapi.json", "--checks", "all"]
+    done = subprocess.run(
+        [sys.executable, "-m", "schemathesis.cli", *arguments, "--no-color"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "SCHEMATHESIS_HOOKS": "tests.acceptance.schemathesis_checks"},
+        capture_output=True,
+        text=True,
+        timeout=540,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (tested,) = re.findall(r"Tested: +(\d+)", done.stdout)
+    assert int(tested) == sum(len(found) for found in demo.get("/openapi.json").json["paths"].values())
+    (generated, passed) = re.findall(r"(\d+) generated, (\d+) passed", done.stdout)[0]
+    assert generated == passed
+    assert int(generated) > 1000
