@@ -97,7 +97,7 @@ class PlayedNode:
         return cls(told["chainId"], told["blocks"], told.get("head"), told.get("fin"), played)
 
     def _heights(self) -> dict[int, Json]:
-        return {integer(entry["block"]["number"]): entry for entry in self.blocks}
+        return {_height_of(entry): entry for entry in self.blocks}
 
     def respond(self, posted: Json, headers: Mapping[str, str]) -> tuple[int, bytes, Mapping[str, str]]:
         """One HTTP exchange: a call or a batch."""
@@ -172,7 +172,7 @@ class PlayedNode:
             found = self._entry(which) if which not in TAGS else None
         else:
             return None
-        return None if found is None else integer(found["block"]["number"])
+        return None if found is None else _height_of(found)
 
     def _entry(self, which: Json) -> Json:
         heights = self._heights()
@@ -182,14 +182,14 @@ class PlayedNode:
             named = {"latest": last, "pending": last, "safe": final, "finalized": final, "earliest": min(heights)}
             return heights.get(named[which])
         if HASH.fullmatch(str(which)):
-            return next((entry for entry in self.blocks if entry["block"]["hash"] == which), None)
+            return next((entry for entry in self.blocks if entry["block"].get("hash") == which), None)
         if QUANTITY.fullmatch(str(which)):
             return heights.get(int(which, 16))
         raise RpcError(-32602, "invalid argument 0: json: cannot unmarshal")
 
     def _entry_of_transaction(self, tx_hash: Json) -> Json:
         for entry in self.blocks:
-            if any(each.get("hash") == tx_hash for each in entry["block"]["transactions"]):
+            if tx_hash in _hashes(entry["block"]):
                 return entry
         return None
 
@@ -209,7 +209,7 @@ class PlayedNode:
                 entry = self._entry(which)
                 if entry is None or full:
                     return entry and entry["block"]
-                return {**entry["block"], "transactions": [each.get("hash") for each in entry["block"]["transactions"]]}
+                return {**entry["block"], "transactions": _hashes(entry["block"])}
             case "eth_getBlockReceipts", [which]:
                 entry = self._entry(which["blockHash"] if isinstance(which, dict) else which)
                 return entry and entry["receipts"]
@@ -217,16 +217,29 @@ class PlayedNode:
                 entry = self._entry_of_transaction(tx_hash)
                 if entry is None:
                     return None
-                return next((each for each in entry["receipts"] if each["transactionHash"] == tx_hash), None)
+                listed = [each for each in entry["receipts"] or [] if isinstance(each, dict)]
+                return next((each for each in listed if each.get("transactionHash") == tx_hash), None)
             case "eth_getTransactionByHash", [tx_hash]:
                 entry = self._entry_of_transaction(tx_hash)
                 if entry is None:
                     return None
-                listed = entry["block"]["transactions"]
-                found = next(each for each in listed if each.get("hash") == tx_hash)
-                place = {"blockHash": entry["block"]["hash"], "blockNumber": entry["block"]["number"]}
-                return {**place, "transactionIndex": hex(listed.index(found)), **found}
+                index = _hashes(entry["block"]).index(tx_hash)
+                found = entry["block"]["transactions"][index]
+                told = found if isinstance(found, dict) else {"hash": tx_hash}
+                place = {"blockHash": entry["block"].get("hash"), "blockNumber": hex(_height_of(entry))}
+                return {**place, "transactionIndex": hex(index), **told}
         raise RpcError(-32601, f"the method {method} does not exist/is not available")
+
+
+def _height_of(entry: Json) -> int:
+    """Where the node has a block: by its number, unless `at` says so for one that lies about it."""
+    return entry["at"] if "at" in entry else integer(entry["block"]["number"])
+
+
+def _hashes(block: Json) -> list[Json]:
+    """What a block without whole transactions lists."""
+    listed = block.get("transactions") or []
+    return [each.get("hash") if isinstance(each, dict) else each for each in listed]
 
 
 def mutate(result: Json, change: Json) -> None:
