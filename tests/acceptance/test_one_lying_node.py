@@ -364,7 +364,7 @@ def outcomes() -> Iterator[dict[tuple[str, str], Seen]]:
                 for place in ("first", "second"):
                     pairs.pair(lie, place)
             found |= pairs.seen()
-    yield found
+    return found
 
 
 @pytest.mark.parametrize(

@@ -1421,7 +1421,5 @@ def file_name(name: str, told: Json) -> str:
 
 if __name__ == "__main__":
     OURS.mkdir(exist_ok=True)
-    for old in OURS.iterdir():
-        old.unlink()
     for made_name, made in make_all().items():
         (OURS / file_name(made_name, made)).write_bytes(stored(made))

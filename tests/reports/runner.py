@@ -24,7 +24,7 @@ import rlp
 from tests.acceptance.judging import TrieProof, integer, to_bytes, transaction_hashes
 from tests.acceptance.made_blocks import make_block
 from tests.acceptance.server import Answer, Client, Copath, free_port, running_copath
-from tests.acceptance.waiting import until
+from tests.acceptance.waiting import PATIENCE_S, until
 from tests.corpus_files import files, load
 from tests.launching import Launched
 from tests.oracles import trie_library
@@ -268,7 +268,7 @@ def _starts(copath: Copath) -> bool:
             copath.client.close()
             return None
 
-    return until(decided, "the program serves or ends") == "listens"
+    return until(decided, "the program serves or ends", patience_s=3 * PATIENCE_S) == "listens"
 
 
 def _judge_words(told: Json, want: Json, said: str, started: bool) -> None:
