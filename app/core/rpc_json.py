@@ -164,12 +164,12 @@ class RpcHeader(msgspec.Struct, rename="camel", gc=False):
 
 
 class _BlockObject(RpcHeader, rename="camel", kw_only=True, gc=False):
-    transactions: list[RpcTransaction | str | None]
+    transactions: list[RpcTransaction | str | None] | None = None
     withdrawals: list[RpcWithdrawal | None] | None = None
 
 
 class _LooseBlockObject(RpcHeader, rename="camel", kw_only=True, gc=False):
-    transactions: list[msgspec.Raw]
+    transactions: msgspec.Raw = msgspec.Raw(b"[]")
     withdrawals: list[RpcWithdrawal | None] | None = None
 
 
@@ -185,8 +185,8 @@ class _Glimpse(msgspec.Struct, rename="camel", gc=False):
 class _NameObject(msgspec.Struct, rename="camel", gc=False):
     number: Spelled
     hash: str
-    parent_hash: str
-    timestamp: Spelled
+    parent_hash: Any = None
+    timestamp: Spelled = None
 
 
 class _PositionObject(msgspec.Struct, rename="camel", gc=False):
@@ -210,6 +210,7 @@ class RpcBlock:
 
 _block_decoder = msgspec.json.Decoder(_BlockObject | None)
 _loose_block_decoder = msgspec.json.Decoder(_LooseBlockObject | None)
+_entries_decoder = msgspec.json.Decoder(list[msgspec.Raw] | None)
 _entry_decoder = msgspec.json.Decoder(RpcTransaction | str)
 _glimpse_decoder = msgspec.json.Decoder(_Glimpse)
 _receipts_decoder = msgspec.json.Decoder(list[RpcReceipt | None] | None)
@@ -221,17 +222,19 @@ _fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 def decode_block(raw: bytes) -> RpcBlock:
     """The block in the `result` of `eth_getBlockByHash` or `eth_getBlockByNumber`.
 
-    A transaction that cannot be read is an `UnreadableTransaction`: the header and the other tries do without it.
+    A transaction that cannot be read is an `UnreadableTransaction`, and a list that cannot be read is empty: the header and
+    the other tries do without them.
     `null`, or a `null` among the withdrawals, is invalid.
     """
     decoded: _BlockObject | _LooseBlockObject | None
     transactions: list[RpcTransaction | bytes] = []
     try:
         decoded = whole = _decoded(_block_decoder, raw, "a block")
-        transactions = [] if whole is None else [_entry(each) for each in whole.transactions]
+        transactions = [] if whole is None else [_entry(each) for each in whole.transactions or ()]
     except ContentInvalid:
         decoded = loose = _decoded(_loose_block_decoder, raw, "a block")
-        transactions = [] if loose is None else [_entry_of_raw(bytes(each)) for each in loose.transactions]
+        entries = [] if loose is None else _entries(bytes(loose.transactions))
+        transactions = [_entry_of_raw(bytes(each)) for each in entries]
     if decoded is None:
         raise ContentInvalid("null_block", "null where a block was asked for")
     withdrawals: list[RpcWithdrawal] | None = None
@@ -248,6 +251,14 @@ def _entry(entry: RpcTransaction | str | None) -> RpcTransaction | bytes:
     if entry is None:
         return UnreadableTransaction(fault="it is null")
     return hash_field(entry, "a transaction hash") if isinstance(entry, str) else entry
+
+
+def _entries(raw: bytes) -> list[msgspec.Raw]:
+    """The entries of a list of transactions; none, if it is no list: a header that commits to some then tells."""
+    try:
+        return _entries_decoder.decode(raw) or []
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return []
 
 
 def _entry_of_raw(raw: bytes) -> RpcTransaction | bytes:
@@ -289,7 +300,7 @@ def decode_block_name(raw: bytes) -> BlockName | None:
     return BlockName(
         height=_height(decoded.number, "number"),
         block_hash=hash_field(decoded.hash, "a block hash"),
-        parent_hash=hash_field(decoded.parent_hash, "a parent hash"),
+        parent_hash=hash_field(decoded.parent_hash, "a parent hash") if given(decoded.parent_hash) else bytes(32),
         timestamp=_height(decoded.timestamp, "timestamp"),
     )
 

@@ -21,6 +21,7 @@ from app.core.hexadecimal import parse_quantity, to_hex
 from app.core.keccak import keccak
 from app.core.rpc_transaction import RpcTransaction, UnreadableTransaction, given, number_or_none
 from app.core.transaction import AccessList, Authorization, Deposit, Transaction, UnsupportedType
+from app.core.transaction_fields import exact
 
 __all__ = [
     "AccessList",
@@ -152,8 +153,8 @@ def _spellings(rpc: RpcTransaction, type_: int, chain_id: int, *, derive: bool) 
         return
     absent: dict[str, Any] = {name: 0 for name in _NUMBERS if getattr(rpc, name) in (None, "")}
     # What stands there as it is comes first in each of them.
-    targets: list[Any] = [rpc.to] if not isinstance(rpc.to, str) or given(rpc.to) or len(rpc.to) == 42 else []
-    if rpc.to not in (None, "", "0x"):
+    targets: list[Any] = [rpc.to]
+    if not given(rpc.to) or _is_address(rpc.to):
         targets.append(None)
     chain_ids: list[Any] = [rpc.chain_id]
     if type_ != ethereum.LEGACY and rpc.chain_id is not None and not given(rpc.chain_id):
@@ -167,18 +168,27 @@ def _spellings(rpc: RpcTransaction, type_: int, chain_id: int, *, derive: bool) 
                     yield replace(rpc, **changes)
 
 
-def _signatures(rpc: RpcTransaction, type_: int, chain_id: int) -> Iterator[dict[str, Any]]:
-    """The other spellings of the parity that is given: 0 or 1, 27 or 28 (before EIP-155), or with a chain id in it."""
-    spelled = rpc.v if rpc.v not in (None, "") else rpc.y_parity
+def _is_address(text: object) -> bool:
     try:
-        v = parse_quantity(spelled)
+        return bool(exact(text, 20))
     except ValueError:
-        return
-    parity = v & 1 if v < 2 else 1 - (v & 1)
+        return False
+
+
+def _signatures(rpc: RpcTransaction, type_: int, chain_id: int) -> Iterator[dict[str, Any]]:
+    """The few other values that `v` can have, the parity that is given first: 0 or 1, 27 or 28 (before EIP-155), or with a
+    chain id in it.
+    """
+    v: int | None
+    try:
+        v = parse_quantity(rpc.v if rpc.v not in (None, "") else rpc.y_parity)
+    except ValueError:
+        v = None
+    parity = 0 if v is None else v & 1 if v < 2 else 1 - (v & 1)
     if type_ in (ethereum.LEGACY, arbitrum.CLASSIC_LEGACY):
-        known = dict.fromkeys(each for each in (number_or_none(rpc.chain_id), chain_id) if each)
-        for other in (*(35 + 2 * each + parity for each in known), 27 + parity, parity):
-            if other != v or rpc.v in (None, ""):
-                yield {"v": other}
-    elif v > 1:
-        yield {"v": parity, "y_parity": None}
+        own = [] if v is None or v < 35 else [(v - 35) >> 1]
+        known = dict.fromkeys(each for each in (number_or_none(rpc.chain_id), chain_id, *own) if each)
+        for y in (parity, 1 - parity):
+            yield from ({"v": other} for other in (*(35 + 2 * each + y for each in known), 27 + y, y))
+    else:
+        yield from ({"v": y, "y_parity": None} for y in (parity, 1 - parity))

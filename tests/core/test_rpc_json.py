@@ -122,12 +122,10 @@ def test_a_transaction_that_cannot_be_read_does_not_hide_the_others(
         b"",
         b"null",
         b"[]",
-        b"{}",
         b'"0x"',
         b"{",
         b"\xff\xfe",
         b"<html>502 Bad Gateway</html>",
-        b'{"transactions":1}',
         b'{"transactions":[],"number":1.18e21}',
         b'{"transactions":[],"number":1e3}',
         b'{"transactions":[],"number":1.0}',
@@ -263,7 +261,7 @@ def test_the_name_of_a_block() -> None:
         {"number": hex(2**64)},
         {"number": 1.5},
         {"hash": "0x12"},
-        {"parentHash": None},
+        {"parentHash": "0x12"},
         {"timestamp": "soon"},
     ],
 )
@@ -271,6 +269,22 @@ def test_a_block_without_a_proper_name_is_the_nodes_fault(change: dict[str, Any]
     name = {"number": "0x7", "hash": _HASH, "parentHash": _HASH, "timestamp": "0x9"} | change
     with pytest.raises(ContentInvalid):
         decode_block_name(json.dumps(name).encode())
+
+
+@pytest.mark.parametrize("nothing", [None, "0x", "0x0", "0x" + "00" * 32])
+def test_a_first_block_has_no_parent(nothing: object) -> None:
+    told = {"number": "0x0", "hash": _HASH, "parentHash": nothing, "timestamp": "0x9"}
+    name = decode_block_name(json.dumps(told).encode())
+    assert name is not None
+    assert name.parent_hash == bytes(32)
+
+
+@pytest.mark.parametrize("told", [None, "0x", 7, {}, ...])
+def test_a_list_of_transactions_that_cannot_be_read_is_empty(told: object) -> None:
+    block = dict(fixtures()["mixed3"]["block"])
+    del block["transactions"]
+    raw = json.dumps(block if told is ... else block | {"transactions": told}).encode()
+    assert decode_block(raw).transactions == []
 
 
 def test_the_position_of_a_transaction() -> None:

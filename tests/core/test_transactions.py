@@ -124,8 +124,6 @@ def test_leaves_of_the_synthetic_blocks(name: str) -> None:
         {"r": hex(2**256)},
         {"r": None},
         {"s": "0xzz"},
-        {"yParity": hex(2**300), "v": None},
-        {"yParity": None, "v": None},
         {"to": "0x11"},
         {"to": "0x" + "11" * 21},
         {"to": "0x" + "zz" * 20},
@@ -157,7 +155,7 @@ def test_any_changed_field_is_noticed(type_: str) -> None:
     hashed = {
         "0x6a": "chainId input",
         "0x7e": "sourceHash from to mint value gas input",
-        "0x0": "nonce gasPrice gas to value input v r s",
+        "0x0": "nonce gasPrice gas to value input r s",
         "0x1": "chainId nonce gasPrice gas to value input r s",
     }.get(type_, "chainId nonce maxFeePerGas maxPriorityFeePerGas gas to value input r s")
     for name in hashed.split():

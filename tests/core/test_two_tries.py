@@ -118,6 +118,10 @@ UNREADABLE_TRANSACTIONS: dict[str, Callable[[Record], None]] = {
     "authorizations-text": _set("transactions", 4, "authorizationList", "0x"),
     "short-list": lambda record: record["block"]["transactions"].pop(),
     "no-list": lambda record: record["block"]["transactions"].clear(),
+    "list-absent": lambda record: record["block"].pop("transactions"),
+    "list-null": lambda record: record["block"].update(transactions=None),
+    "list-text": lambda record: record["block"].update(transactions="0x"),
+    "to-no-hex": _set("transactions", 1, "to", "0x" + "zz" * 20),
     "long-list": lambda record: record["block"]["transactions"].append(record["block"]["transactions"][0]),
     "foreign-entry": lambda record: record["block"]["transactions"].append(OTHER),
     "type-text": _set("transactions", 1, "type", "two"),
@@ -480,10 +484,15 @@ def test_a_legacy_v_is_the_one_of_the_few_that_meets_the_hash(hashed: str, told:
     entry, envelope = _legacy(values[hashed], 77 if hashed == "own" else None)
     entry |= {"yParity": hex(parity)} if told == "yParity" else {"v": hex(values[told])}
     assert decode(entry, "ethereum", 1).envelope == envelope
-    wrong = entry | ({"yParity": hex(1 - parity)} if told == "yParity" else {"v": hex(values[told] ^ 1)})
-    if told != "before" and told != "configured":
-        with pytest.raises(ContentInvalid):
-            decode(wrong, "ethereum", 1)
+    for other in (
+        {"v": hex(1 - parity)},
+        {"v": hex(28 - parity)},
+        {"v": None, "yParity": hex(1 - parity)},
+        {"v": None},
+    ):
+        assert decode(entry | other, "ethereum", 1).envelope == envelope
+    with pytest.raises(ContentInvalid):
+        decode(entry | {"s": "0x7"}, "ethereum", 1)
 
 
 @pytest.mark.parametrize("told", ["0x" + "5e" * 20, "0x" + "00" * 20, "0x", "0x0", None, ""])
