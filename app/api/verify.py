@@ -7,9 +7,10 @@ code with it. One suffices to refuse. A proof that the first accepts and the sec
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 import json
 import logging
-from dataclasses import dataclass, field
 
 import orjson
 from fastapi import FastAPI, Request
@@ -117,12 +118,41 @@ async def verify(request: Request) -> Response:
     )
 
 
-@dataclass(slots=True)
 class _Turns:
-    """Of the thread that judges large bodies, and how many wait for one."""
+    """Of the thread that judges large bodies, and how many wait for one. The shortest body is next: it waits for one long one at
+    most, and not for all that came before it."""
 
-    turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
-    waiting: int = 0
+    def __init__(self) -> None:
+        self.waiting = 0
+        self._taken = False
+        self._line: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._came = itertools.count()
+
+    async def acquire(self, size: int) -> None:
+        """Returns once it is the turn of a body of this size."""
+        if not self._taken:
+            self._taken = True
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._line, (size, next(self._came), turn))
+        self.waiting += 1
+        try:
+            await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled():  # given in the moment in which it was not wanted any more
+                self.release()
+            raise
+        finally:
+            self.waiting -= 1
+
+    def release(self) -> None:
+        """The turn goes to the next, if there is one."""
+        while self._line:
+            _, _, turn = heapq.heappop(self._line)
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._taken = False
 
 
 async def _in_turn(request: Request, body: bytes) -> tuple[Diagnosis, Statement | None]:
@@ -132,17 +162,13 @@ async def _in_turn(request: Request, body: bytes) -> tuple[Diagnosis, Statement 
     turns: _Turns = request.app.state.judging
     if turns.waiting >= MAX_WAITING:
         raise Overloaded("too many large proofs are being verified; retry with back-off", reason="verify_queue")
-    turns.waiting += 1
-    try:
-        await turns.turn.acquire()
-    finally:
-        turns.waiting -= 1
+    await turns.acquire(len(body))
     try:
         judging = asyncio.get_running_loop().run_in_executor(None, judge, body)
     except BaseException:
-        turns.turn.release()
+        turns.release()
         raise
-    judging.add_done_callback(lambda _: turns.turn.release())
+    judging.add_done_callback(lambda _: turns.release())
     return await asyncio.shield(judging)
 
 

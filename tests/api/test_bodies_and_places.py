@@ -276,6 +276,16 @@ async def test_keys_that_cannot_be_checked_have_a_reason_of_their_own() -> None:
         assert _reasons(doors) == {"keys": 1}
 
 
+@pytest.mark.parametrize("reason", ["builder_lost", "builder_hung"])
+async def test_a_builder_that_fails_has_a_reason_of_its_own(reason: str) -> None:
+    recorded = await seen()
+    async with asked(recorded) as doors:
+        recorded.builder.fail("build", Overloaded("the block builder failed; retry", reason=reason))
+        refused = await doors.ask(nth(0))
+        assert (refused.status, refused.code, refused.json["reason"]) == (503, "Overloaded", reason)
+        assert _reasons(doors) == {reason: 1}
+
+
 def _reasons(doors: Asked) -> dict[str, float]:
     doors.house.metrics.exposition(None)
     return {

@@ -16,6 +16,7 @@ from app.core.hexadecimal import to_hex
 from tests.api.exchanges import Asked, asked
 from tests.api.fakes import RecordedHouse
 from tests.chain.recorded_chain import RecordedChain
+from tests.fakes import settle
 
 VERIFY = "/api/v1/proofs/verify"
 NATIVE = [
@@ -181,6 +182,43 @@ async def test_who_hangs_up_leaves_the_turn_to_the_next(running: Asked) -> None:
     first.hang_up()
     await first
     assert (await second).status == 200
+
+
+async def test_a_short_body_waits_for_one_long_one_and_not_for_all(running: Asked) -> None:
+    short = json.dumps({"kind": "trie", "root": "0x" + "00" * 32, "key": "0x", "value": "0x", "nodes": ["0x"] * 4_000})
+    assert verifying.INLINE_BYTES < len(short) < len(LARGE)
+    large = [running.ask(VERIFY, "POST", body=LARGE, headers=JSON) for _ in range(4)]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    late = await running.ask(VERIFY, "POST", body=short.encode(), headers=JSON)
+    assert late.json["reason"] == "RootMismatch"
+    assert sum(each.answered.is_set() for each in large) <= 2
+    for each in large:
+        assert (await each).status == 200
+
+
+async def test_turns_are_handed_on_whoever_leaves_the_line() -> None:
+    turns = verifying._Turns()
+    await turns.acquire(1)
+    order: list[int] = []
+
+    async def one(size: int) -> None:
+        await turns.acquire(size)
+        order.append(size)
+        turns.release()
+
+    tasks = [asyncio.ensure_future(one(size)) for size in (5, 3, 4, 9)]
+    await settle()
+    assert turns.waiting == 4
+    tasks[2].cancel()
+    await settle()
+    turns.release()
+    tasks[1].cancel()  # its turn has come in this moment
+    await settle()
+    assert order == [5, 9]
+    assert turns.waiting == 0
+    await turns.acquire(7)
+    turns.release()
 
 
 async def test_it_takes_no_cold_place(running: Asked) -> None:

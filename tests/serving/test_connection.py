@@ -306,3 +306,16 @@ async def test_a_body_that_does_not_come_after_its_answer_ends_the_connection(
     assert (await reader.read(-1)).startswith(b"HTTP/1.1 401")
     writer.close()
     server.close()
+
+
+async def test_an_offer_may_come_in_any_two_segments(echo: int) -> None:
+    whole = (
+        b"POST /p HTTP/1.1\r\nHost: a\r\n"
+        + OFFERS["h2c"]
+        + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+        + b"GET /again HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
+    )
+    for at in range(1, len(whole), 3):
+        answer = await in_segments(echo, whole[:at], whole[at:])
+        assert b"POST /p [hello]" in answer, at
+        assert b"GET /again []" in answer, at
