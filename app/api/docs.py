@@ -5,6 +5,7 @@ The page's scripts and styles are the distribution that the `fastapi-offline` pa
 
 from __future__ import annotations
 
+import asyncio
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,18 @@ _ASSET_AGE = "public, max-age=86400"
 
 def add_routes(app: FastAPI, *, keys_required: bool) -> None:
     """Registers the document, the page and its assets. To be called last: the document lists the routes before it."""
-    document: list[bytes] = []
+    document: list[tuple[bytes, str]] = []
+    building = asyncio.Lock()
 
-    async def openapi(_: Request) -> Response:
-        if not document:
-            document.append(orjson.dumps(openapi_document(app, keys_required=keys_required)))
-        return Response(document[0], headers={"Cache-Control": "no-cache"}, media_type="application/json")
+    def built() -> tuple[bytes, str]:
+        body = orjson.dumps(openapi_document(app, keys_required=keys_required))
+        return body, conditional.strong_tag(body)
+
+    async def openapi(request: Request) -> Response:
+        async with building:
+            if not document:
+                document.append(await asyncio.to_thread(built))  # a fifth of a second: not on the event loop
+        return conditional.answer(request, *document[0], "no-cache")
 
     async def to_swagger(_: Request) -> Response:
         # Permanent by contract, but not to be remembered: another page may stand here one day.

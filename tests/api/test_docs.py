@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import threading
 from typing import Any, get_args
 
 import httpx2
 import jsonschema_rs
 import pytest
 
+from app.api import docs
+from app.api.openapi import openapi_document
 from app.api.problems import PROBLEMS
 from app.api.visit import COMPATIBLE, RouteTable
 from app.chain.backfill import State
@@ -249,6 +253,24 @@ async def test_both_addresses_serve_the_same_document(client: httpx2.AsyncClient
     assert first.content == second.content
     assert first.headers["content-type"] == "application/json"
     assert json.loads(first.content)["openapi"].startswith("3.")
+
+
+async def test_the_document_is_made_once_and_not_on_the_event_loop(
+    client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_in: list[int] = []
+
+    def noted(*given: Any, **more: Any) -> dict[str, Any]:
+        made_in.append(threading.get_ident())
+        return openapi_document(*given, **more)
+
+    monkeypatch.setattr(docs, "openapi_document", noted)
+    answers = await asyncio.gather(*(client.get("/openapi.json") for _ in range(3)))
+    assert len({answer.content for answer in answers}) == 1
+    assert len(made_in) == 1
+    assert made_in != [threading.get_ident()]
+    again = await client.get("/openapi.json", headers={"If-None-Match": answers[0].headers["ETag"]})
+    assert (again.status_code, again.content) == (304, b"")
 
 
 async def test_redirects_lead_to_the_page(client: httpx2.AsyncClient) -> None:
