@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter, defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from app.core.blocks import Sighting
@@ -156,6 +156,7 @@ class FakeUpstream(HoldPoints):
         """Whether it knows neither `safe` nor `finalized`: then it says so, and not that there is no such block yet."""
         self.positions: dict[bytes, Position] = {}
         self.pending: set[bytes] = set()
+        self.refuted: set[Position] = set()
         self.content_failures: Counter[str] = Counter()
         self.errands: dict[str, list[Errand]] = defaultdict(list)
 
@@ -268,10 +269,11 @@ class FakeUpstream(HoldPoints):
     def doubt_chain(self) -> None:
         self.hits["doubt_chain"] += 1
 
-    async def position(self, tx_hash: bytes) -> Position | None:
+    async def position(self, tx_hash: bytes, refuted: Collection[Position] = ()) -> Position | None:
         await self.at("position")
         if tx_hash in self.pending:
             raise TxNotMined("the transaction is in no block yet")
         position = self.positions.get(tx_hash)
+        self.refuted.update(refuted)
         await self.at("position.after")
         return position

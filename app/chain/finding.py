@@ -96,7 +96,7 @@ class Finding:
         self._keeping = keeping
         self._note_of = note_of
         self._clock = clock
-        self._positions: Flights[tuple[bytes, bool], Position | None] = Flights(
+        self._positions: Flights[tuple[bytes, bool, frozenset[Position]], Position | None] = Flights(
             clock, first_stage=Stage.RESOLVING, jitter=jitter
         )
         self._heights: Flights[bytes, int | None] = Flights(clock, first_stage=Stage.RESOLVING, jitter=jitter)
@@ -187,7 +187,7 @@ class Finding:
         position = self._cache.position_of(tx_hash)
         if position is not None:
             return Located(position, sure=True)
-        position = await self._asked_position(tx_hash, kept_will_do=True)
+        position = await self._asked_position(tx_hash, frozenset(), kept_will_do=True)
         if position is None:
             raise self._not_found(tx_hash)
         return Located(position, sure=self._is_only_word)
@@ -209,6 +209,8 @@ class Finding:
     async def _by_transaction(
         self, tx_hash: bytes, decide: Decide, told: Position | None
     ) -> tuple[ProvableBlock, bool, int]:
+        refuted: frozenset[Position] = frozenset()
+        before: Position | None = None
         for attempt in range(REPLACED_TRIES):
             position = self._cache.position_of(tx_hash)
             if position is not None:
@@ -216,21 +218,27 @@ class Finding:
             else:
                 position, told = told, None
                 if position is None:
-                    position = await self._asked_position(tx_hash, kept_will_do=attempt == 0)
+                    position = await self._asked_position(tx_hash, refuted, kept_will_do=attempt == 0)
                 if position is None:
                     raise self._not_found(tx_hash)
                 self._decided(decide, position.height)
             found = await self._at(position)
             if found is None:
                 self._cache.forget_position(tx_hash)
-                continue
-            block, at_hand = found
-            index = block.index_of(tx_hash)
-            if index is None:
-                raise InconsistentSource(
-                    f"the upstream puts transaction {to_hex(tx_hash)} into block {block.height}, which does not hold it"
-                )
-            return block, at_hand, index
+            else:
+                block, at_hand = found
+                index = block.index_of(tx_hash)
+                if index is not None:
+                    return block, at_hand, index
+            # A block without such a transaction never had it. One that is not there may have been replaced, unless it is named
+            # once more.
+            if found is not None or position == before:
+                refuted |= {position}
+            before = position
+        if found is not None:
+            raise InconsistentSource(
+                f"the upstream puts transaction {to_hex(tx_hash)} into block {block.height}, which does not hold it"
+            )
         raise InconsistentSource(f"transaction {to_hex(tx_hash)} moved between blocks while it was looked up")
 
     async def _at(self, position: Position) -> tuple[ProvableBlock, bool] | None:
@@ -277,21 +285,23 @@ class Finding:
         await self._catch_up(height)
         return height
 
-    async def _asked_position(self, tx_hash: bytes, *, kept_will_do: bool) -> Position | None:
+    async def _asked_position(
+        self, tx_hash: bytes, refuted: frozenset[Position], *, kept_will_do: bool
+    ) -> Position | None:
         """Where the ledger, or else a node, says that the transaction is: asked once for all who want to know meanwhile."""
         require_cold_place()
-        asked = (tx_hash, kept_will_do)
+        asked = (tx_hash, kept_will_do, refuted)
         if asked not in self._positions:
             self._require_useful()
         return await self._positions.get(
-            asked, lambda _: self._position(tx_hash, kept_will_do), deadline=deadline.get()
+            asked, lambda _: self._position(tx_hash, kept_will_do, refuted), deadline=deadline.get()
         )
 
-    async def _position(self, tx_hash: bytes, kept_will_do: bool) -> Position | None:
+    async def _position(self, tx_hash: bytes, kept_will_do: bool, refuted: frozenset[Position]) -> Position | None:
         kept = await self._kept_position(tx_hash) if kept_will_do else None
         if kept is not None:
             return kept
-        position = await self._upstream.position(tx_hash)
+        position = await self._upstream.position(tx_hash, refuted)
         if position is not None:
             await self._catch_up(position.height)
         return position

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from app.core.blocks import BlockBodies, BlockName, BlockRef, Noted, Position, Sighting
@@ -124,8 +124,9 @@ class Upstream(Protocol):
         """Each node by name with what is known of it, for listings. Never an address."""
         ...
 
-    async def position(self, tx_hash: bytes) -> Position | None:
-        """Where the transaction is; None when the nodes answered that they know none; raises `TxNotMined` when it is pending."""
+    async def position(self, tx_hash: bytes, refuted: Collection[Position] = ()) -> Position | None:
+        """Where the transaction is; None when the nodes answered that they know none; raises `TxNotMined` when it is pending.
+        Nodes that say what is `refuted` are not believed, and come last for a while."""
         ...
 
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar, cast
 
+from cachetools import LRUCache
+
 from app.core.blocks import BlockBodies, BlockName, BlockRef, Position, Sighting
 from app.core.deadlines import turn_ends_at
-from app.core.errors import ContentInvalid, Doubtful, ProofError, RequestTimeout, TxNotMined
+from app.core.errors import ContentInvalid, Doubtful, ProofError, RequestTimeout, RpcUnavailable, TxNotMined
 from app.core.journey import Turn
-from app.core.routing import RoutingRules, Work, frontier
+from app.core.routing import Part, RoutingRules, Work, frontier
 from app.core.seldom import Told
 
 from .evm import EvmNode
@@ -51,6 +53,8 @@ class Failover:
         self.herald = Herald.over(self.nodes, self.crew.patience.now)
         """Of the nodes that announce their heads."""
         self._silent = Told()
+        self._tellers: LRUCache[tuple[bytes, Position], int] = LRUCache(1024)
+        """Which node said where a transaction is."""
 
     def __repr__(self) -> str:
         return f"<Failover {list(self.nodes)!r}>"
@@ -198,11 +202,13 @@ class Failover:
 
         return await trip.first_or_none(visit)
 
-    async def position(self, tx_hash: bytes) -> Position | None:
-        """Where the first node that has the transaction in a block says it is.
+    async def position(self, tx_hash: bytes, refuted: Collection[Position] = ()) -> Position | None:
+        """Where the first node that has the transaction in a block says it is, `refuted` being known to be wrong.
 
-        None when a node that is as far as any knows of none; raises `TxNotMined` when it is pending.
+        None when all nodes that could know of it know of none; raises `TxNotMined` when it is pending.
         """
+        for each in refuted:
+            self._blame_teller(tx_hash, each)
         trip = self._trip(None)
         pending: list[TxNotMined] = []
 
@@ -211,22 +217,36 @@ class Failover:
                 try:
                     position = await reader.position(tx_hash)
                 except TxNotMined as waiting:
-                    if trip.is_foremost(turn.node):
-                        raise
                     pending.append(waiting)
                     position = None
             if position is None:
                 raise Absent(f"upstream {reader.node.name} knows of no such transaction")
+            if position in refuted:
+                raise ContentInvalid("position", "the block that it names does not hold the transaction")
+            self._tellers[tx_hash, position] = turn.node
             return position
 
         try:
             return await trip.first(visit)
-        except ProofError:
+        except ProofError as error:
+            if isinstance(error, RequestTimeout) and not pending:
+                raise
             if pending:
                 raise pending[0] from None
-            if trip.missing:
+            if trip.missing and not trip.silent:
                 return None
+            if trip.missing:
+                raise RpcUnavailable(
+                    "one upstream knows of no such transaction, and another could not be asked"
+                ) from None
             raise
+
+    def _blame_teller(self, tx_hash: bytes, position: Position) -> None:
+        """A node named a block that does not hold the transaction: it comes last for a while."""
+        place = self._tellers.pop((tx_hash, position), None)
+        if place is not None:
+            self.nodes[place].note_invalid("position")
+            self.nodes[place].state.distrust(Part.LIGHT, self.crew.patience.now())
 
     async def sightings(self, tag: str) -> tuple[Sighting, ...]:
         """What each node that can be asked has under the tag, None for one without it. `ProofError` when no node answered."""
@@ -252,6 +272,8 @@ class Failover:
                 if absent.behind:
                     raise
                 return None
+            except Doubtful as doubtful:
+                return cast("BlockName", doubtful.value)
 
         return await self._each(self._trip(height), reaching, named)
 

@@ -15,12 +15,12 @@ from typing import TypeVar
 import msgspec
 
 from app.core.blocks import BlockBodies, BlockName, BlockRef, Position
-from app.core.errors import ContentInvalid
-from app.core.headers import require_hash
+from app.core.errors import ContentInvalid, Doubtful, HeaderHashUnsupported, UnsupportedBlockFormat
+from app.core.headers import hash_header, require_hash
 from app.core.hexadecimal import encode_quantity, parse_quantity, to_hex
 from app.core.journey import RETRY_PAUSE_S
 from app.core.resting import parted
-from app.core.rpc_json import decode_block_name, decode_position
+from app.core.rpc_json import decode_block, decode_block_name, decode_position
 
 from .decoding import decoded
 from .each_receipt import each_receipt
@@ -98,18 +98,34 @@ class NodeReader:
             raise Absent(f"upstream {self.node.name} has no block {height}")
         if name.height != height:
             raise ContentInvalid("identity", f"asked for block {height}, got block {name.height}")
+        self._require_own_hash(raw, name)
         self.node.state.note_block(height, self.patience.now())
         return name
 
     async def height_of(self, block_hash: bytes) -> int:
         """Where the node says that the block of this hash is. Raises as `bodies`."""
-        name = decode_block_name(await self._ask_or_null("eth_getBlockByHash", [to_hex(block_hash), False]))
+        raw = await self._ask_or_null("eth_getBlockByHash", [to_hex(block_hash), False])
+        name = decode_block_name(raw)
         if name is None:
             raise Absent(f"upstream {self.node.name} knows no block {to_hex(block_hash)}")
         if name.block_hash != block_hash:
             raise ContentInvalid("identity", f"asked for block {to_hex(block_hash)}, got {to_hex(name.block_hash)}")
+        self._require_own_hash(raw, name.height)
         self.node.state.note_block(name.height, self.patience.now())
         return name.height
+
+    def _require_own_hash(self, raw: bytes, value: object) -> None:
+        """The header hashes to the hash beside it, so that no node can make up which block is where.
+
+        Raises `ContentInvalid`; `Doubtful` with `value` where that cannot be told, since another node's header may be plain.
+        """
+        family = self.node.family
+        if family is None or family == "frontier":
+            return
+        try:
+            hash_header(decode_block(raw), family)
+        except (HeaderHashUnsupported, UnsupportedBlockFormat):
+            raise Doubtful(value, 0) from None
 
     async def tagged(self, tag: str) -> BlockName | None:
         """The block under a tag; None when the node answers with null or an error. Raises `ContentInvalid`, `CallFailed`.

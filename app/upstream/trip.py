@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from app.core.blocks import BlockBodies
+from app.core.breaker import BreakerState
 from app.core.deadlines import deadline, turn_ends_at
 from app.core.errors import (
     BlockNotOnSourceChain,
@@ -153,10 +154,13 @@ class Trip:
         raise self.verdict()
 
     async def first_or_none(self, visit: Callable[[NodeReader, Turn], Awaitable[T]]) -> T | None:
-        """As `first`; None where the last word is that there is nothing of the kind."""
+        """As `first`; the best of what is doubtful where nothing is better; None where the last word is that there is nothing of
+        the kind."""
         try:
             return await self.first(visit)
         except ProofError:
+            if self.doubtful:
+                return cast("T", self.settled())
             if self.missing:
                 return None
             raise
@@ -231,6 +235,19 @@ class Trip:
         """Whether a node that would have to know answered that there is no such thing: one whose head is above the height, or
         that is as far as any where there is no height to go by."""
         return any(self._height is not None or self.is_foremost(index) for index, _ in self._absences(behind=False))
+
+    @property
+    def silent(self) -> bool:
+        """Whether a node that is in use, and has not failed for long, did not say that there is no such thing."""
+        absent = {index for index, _ in (*self._absences(behind=False), *self._absences(behind=True))}
+        now = self._crew.patience.now()
+        return any(
+            at not in absent
+            and state.barred_until is None
+            and not state.astray
+            and state.breakers[Part.LIGHT].state(now) is BreakerState.CLOSED
+            for at, state in enumerate(self._states)
+        )
 
     def verdict(self) -> ProofError:
         """What it means that no node had an answer."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -521,6 +522,23 @@ async def test_a_transaction_that_moves_faster_than_it_can_be_read_is_given_up()
     cost = made.calls()
     assert cost["position"] == REPLACED_TRIES
     assert cost["fetch"] == 1
+
+
+async def test_a_node_that_names_a_block_without_the_transaction_is_not_believed() -> None:
+    made = await scene()
+    wrong, right = Position(hash_of(EMPTY), BUSY + 2, 0), made.upstream.positions[BUSY_TXS[0]]
+    made.upstream.add_position(BUSY_TXS[0], wrong)
+    position = made.upstream.position
+
+    async def corrected(tx_hash: bytes, refuted: Collection[Position] = ()) -> Position | None:
+        if wrong in refuted:
+            made.upstream.add_position(tx_hash, right)
+        return await position(tx_hash, refuted)
+
+    made.upstream.position = corrected  # type: ignore[method-assign]
+    found = await made.chain.transaction(BUSY_TXS[0])
+    assert (found.block.block_hash, found.index) == (right.block_hash, 0)
+    assert made.upstream.refuted == {wrong}
 
 
 async def test_a_block_that_vanishes_between_position_and_fetch_is_looked_up_again() -> None:

@@ -6,6 +6,7 @@ alone prove little here: every test counts what arrived at each node.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -737,10 +738,92 @@ async def test_the_first_node_that_has_a_transaction_is_believed(crew: Crew) -> 
     assert crew.hits(TX) == [1, 1]
 
 
-async def test_absence_is_the_word_of_a_node_that_is_as_far_as_any(crew: Crew) -> None:
+async def test_absence_is_the_word_of_all_nodes_that_have_not_failed_for_long(crew: Crew) -> None:
     assert await crew.upstream.position(UNKNOWN_TX) is None
+    assert crew.hits(TX) == [1, 1]
     crew.nodes[0].always(TX, http(502))
+    with pytest.raises(RpcUnavailable, match="another could not be asked"):
+        await crew.upstream.position(UNKNOWN_TX)
+    for _ in range(4):
+        crew.clock.at += 1.0
+        with contextlib.suppress(RpcUnavailable):
+            await crew.upstream.position(UNKNOWN_TX)
+    assert crew.evms[0].state.breakers[Part.LIGHT].opened_at is not None
     assert await crew.upstream.position(UNKNOWN_TX) is None
+
+
+async def test_absence_is_not_the_word_of_one_node_while_the_other_rests(crew: Crew) -> None:
+    crew.nodes[1].script(TX, http(429, **{"retry-after": "30"}))
+    with pytest.raises(RpcUnavailable):
+        await crew.upstream.position(UNKNOWN_TX)
+    crew.nodes[0].always(TX, null())
+    with pytest.raises(RpcUnavailable):
+        await crew.upstream.position(FIRST_TX)
+    crew.clock.at += 31.0
+    assert await crew.upstream.position(FIRST_TX) is not None
+
+
+async def test_a_position_that_turned_out_wrong_is_not_believed_again(crew: Crew) -> None:
+    wrong = {"hash": to_hex(FIRST_TX), "blockHash": "0x" + "ab" * 32, "blockNumber": "0x5", "transactionIndex": "0x0"}
+    crew.nodes[0].always(TX, answer(wrong))
+    told = await crew.upstream.position(FIRST_TX)
+    assert told is not None
+    assert told.height == 5
+    right = await crew.upstream.position(FIRST_TX, {told})
+    assert right is not None
+    assert right.height == 1_000_000
+    assert crew.counts[0].invalid == {"position": 1}
+    assert crew.listed(0)["trusted"] is False
+    crew.nodes[0].always(TX, answer({**wrong, "blockNumber": "0x6"}))
+    assert await crew.upstream.position(FIRST_TX, {told}) == right  # whoever lied comes last
+
+
+async def test_a_position_that_all_nodes_insist_on_is_no_position(crew: Crew) -> None:
+    wrong = {"hash": to_hex(FIRST_TX), "blockHash": "0x" + "ab" * 32, "blockNumber": "0x5", "transactionIndex": "0x0"}
+    for node in crew.nodes:
+        node.always(TX, answer(wrong))
+    told = await crew.upstream.position(FIRST_TX)
+    assert told is not None
+    with pytest.raises(InconsistentSource):
+        await crew.upstream.position(FIRST_TX, {told})
+
+
+NAMED: list[Callable[[Any], None]] = [
+    lambda block: block.update(hash="0x" + "ab" * 32),
+    lambda block: block.update(parentHash="0x" + "ab" * 32),
+    lambda block: block.update(hash="0x" + "ab" * 32, futureRoot="0x" + "cd" * 32),
+]
+
+
+@pytest.mark.parametrize("lie", NAMED)
+async def test_which_block_is_where_is_what_hashes_to_its_name(million: Record, lie: Callable[[Any], None]) -> None:
+    nodes = ScriptedNode.of_corpus(million), ScriptedNode.of_corpus(million)
+    async with open_crew(*nodes, family="ethereum") as crew:
+        crew.nodes[0].always(BY_NUMBER, changed(lie))
+        name = await crew.upstream.name_of(1_000_000)
+        assert name is not None
+        assert to_hex(name.block_hash) == million["block"]["hash"]
+        assert to_hex(name.parent_hash) == million["block"]["parentHash"]
+        assert crew.hits(BY_NUMBER) == [1, 1]
+
+
+async def test_where_a_block_is_is_what_hashes_to_its_name(million: Record) -> None:
+    nodes = ScriptedNode.of_corpus(million), ScriptedNode.of_corpus(million)
+    async with open_crew(*nodes, family="ethereum") as crew:
+        crew.nodes[0].always(BY_HASH, changed(lambda block: block.update(number="0x5")))
+        assert await crew.upstream.height_of(from_hex(million["block"]["hash"])) == 1_000_000
+        assert crew.counts[0].invalid == {"header_hash": 1}
+
+
+async def test_a_header_that_cannot_be_hashed_here_is_named_where_no_node_has_another(million: Record) -> None:
+    strange = copy.deepcopy(million)
+    strange["block"] |= {"hash": "0x" + "ab" * 32, "futureRoot": "0x" + "cd" * 32}
+    nodes = ScriptedNode.of_corpus(strange), ScriptedNode.of_corpus(strange)
+    async with open_crew(*nodes, family="ethereum") as crew:
+        name = await crew.upstream.name_of(1_000_000)
+        assert name is not None
+        assert name.block_hash == bytes.fromhex("ab" * 32)
+        assert [sighting.block for sighting in await crew.upstream.names_at(1_000_000)] == [name, name]
 
 
 async def test_absence_is_not_the_word_of_one_that_lags(crew: Crew) -> None:
@@ -776,12 +859,11 @@ async def test_a_transaction_pending_here_may_be_mined_there(crew: Crew) -> None
     crew.nodes[0].pending[to_hex(FIRST_TX)] = {
         "hash": to_hex(FIRST_TX), "blockHash": None, "blockNumber": None, "transactionIndex": None
     }  # fmt: skip
+    assert await crew.upstream.position(FIRST_TX) is not None
+    assert crew.hits(TX) == [1, 1]
+    crew.nodes[1].always(TX, null())
     with pytest.raises(TxNotMined):
         await crew.upstream.position(FIRST_TX)
-    assert crew.hits(TX) == [1, 0]
-    crew.evms[1].state.note_head(1_000_001, crew.clock.now())
-    assert await crew.upstream.position(FIRST_TX) is not None
-    assert crew.hits(TX) == [2, 1]
 
 
 async def test_no_name_at_a_height_that_a_node_lost_and_no_claim_where_none_is_that_far(crew: Crew) -> None:
