@@ -254,6 +254,33 @@ def test_no_chain_at_all_is_told_from_a_broken_file(load: Load) -> None:
         assert not isinstance(caught.value, NoChainsConfigured)
 
 
+@pytest.mark.parametrize(
+    ("declared", "source"), [("", None), ("eth_rpc_fallbacks_derive_from_primary: true", "primary")]
+)
+def test_the_short_form_declares_derivation_of_all_fallbacks(load: Load, declared: str, source: str | None) -> None:
+    loaded = load(
+        f"""
+        chains:
+          - chain_key: 1
+            eth_rpc_url: https://a.example
+            eth_rpc_fallback_urls: [https://b.example, https://c.example]
+            {declared}
+        """
+    )
+    upstreams = loaded.settings.chains[0].upstream_list
+    assert [upstream.derives_from for upstream in upstreams] == [None, source, source]
+
+
+def test_the_long_form_declares_derivation_node_by_node(refusal: Callable[..., str]) -> None:
+    text = """
+        chains:
+          - chain_key: 1
+            eth_rpc_fallbacks_derive_from_primary: true
+            upstreams: [{name: a, url: https://a.example}]
+        """
+    assert "give derives_from of each upstream" in refusal(text, {})
+
+
 # --- the reference server's files -----------------------------------------------------------------------------------
 
 

@@ -188,6 +188,7 @@ class ChainSettings(Model):
     eth_rpc_url_file: File | None = Field(default=None, repr=False)
     eth_rpc_fallback_urls: tuple[UpstreamUrl, ...] = Field(default=(), repr=False)
     eth_rpc_fallback_urls_file: File | None = Field(default=None, repr=False)
+    eth_rpc_fallbacks_derive_from_primary: bool = False
     upstreams: tuple[UpstreamSettings, ...] = ()
     routing: RoutingSettings = RoutingSettings()
     finality: FinalitySettings = FinalitySettings()
@@ -216,15 +217,18 @@ class ChainSettings(Model):
         if self.eth_rpc_url is None:
             return self.upstreams
         fallbacks = enumerate(self.eth_rpc_fallback_urls, start=1)
+        source = "primary" if self.eth_rpc_fallbacks_derive_from_primary else None
         return (
             UpstreamSettings(name="primary", url=self.eth_rpc_url),
-            *(UpstreamSettings(name=f"fallback-{number}", url=url) for number, url in fallbacks),
+            *(UpstreamSettings(name=f"fallback-{number}", url=url, derives_from=source) for number, url in fallbacks),
         )
 
     @model_validator(mode="after")
     def _upstreams_are_told_apart(self) -> Self:
         if self.upstreams and (self.eth_rpc_url is not None or self.eth_rpc_fallback_urls):
             raise ValueError("gives upstreams both ways: use eth_rpc_url and eth_rpc_fallback_urls, or upstreams")
+        if self.upstreams and self.eth_rpc_fallbacks_derive_from_primary:
+            raise ValueError("has no fallbacks to derive: in the long form give derives_from of each upstream")
         if not self.upstream_list:
             raise ValueError("has no upstream: give eth_rpc_url, or upstreams")
         names = [upstream.name for upstream in self.upstream_list]

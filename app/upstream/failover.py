@@ -13,8 +13,6 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar, cast
 
-from cachetools import LRUCache
-
 from app.core.blocks import BlockBodies, BlockName, BlockRef, Position, Sighting
 from app.core.deadlines import turn_ends_at
 from app.core.errors import ContentInvalid, Doubtful, ProofError, RequestTimeout, RpcUnavailable, TxNotMined
@@ -35,6 +33,9 @@ from .trip import SETBACKS, Crew, Lacking, Setback, Trip
 POLL_LIMIT_S = 2.0
 """How long one of several nodes may take to name a block: the others do not wait longer for it."""
 
+TELLERS = 1024
+"""Answers that are remembered by node, in case one of them turns out wrong."""
+
 T = TypeVar("T")
 
 logger = logging.getLogger("copath.upstream")
@@ -53,8 +54,8 @@ class Failover:
         self.herald = Herald.over(self.nodes, self.crew.patience.now)
         """Of the nodes that announce their heads."""
         self._silent = Told()
-        self._tellers: LRUCache[tuple[bytes, Position], int] = LRUCache(1024)
-        """Which node said where a transaction is."""
+        self._tellers: dict[tuple[bytes, Position], int] = {}
+        """Which node said where a transaction is, of the last so many."""
 
     def __repr__(self) -> str:
         return f"<Failover {list(self.nodes)!r}>"
@@ -223,7 +224,7 @@ class Failover:
                 raise Absent(f"upstream {reader.node.name} knows of no such transaction")
             if position in refuted:
                 raise ContentInvalid("position", "the block that it names does not hold the transaction")
-            self._tellers[tx_hash, position] = turn.node
+            self._note_teller(tx_hash, position, turn.node)
             return position
 
         try:
@@ -240,6 +241,11 @@ class Failover:
                     "one upstream knows of no such transaction, and another could not be asked"
                 ) from None
             raise
+
+    def _note_teller(self, tx_hash: bytes, position: Position, place: int) -> None:
+        if len(self._tellers) >= TELLERS:
+            del self._tellers[next(iter(self._tellers))]
+        self._tellers[tx_hash, position] = place
 
     def _blame_teller(self, tx_hash: bytes, position: Position) -> None:
         """A node named a block that does not hold the transaction: it comes last for a while."""
