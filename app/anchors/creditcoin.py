@@ -44,6 +44,10 @@ LAGS_FOR_S = 60.0
 """For so long a node that is behind what was read last is one that lags, of several at the same address. After that Creditcoin
 itself went back: a development chain that was begun anew."""
 
+PRUNED_WITHIN_S = 600.0
+"""For so long after a revert nothing is remembered from one block of Creditcoin to the next: what was reverted is pruned over
+several of them, and until then it is named to whoever asks for it."""
+
 REMEMBERED_CHECKED = 4
 """Of the anchors that are remembered so many are asked for again each time that Creditcoin finalized a block, in turns."""
 
@@ -85,6 +89,7 @@ class Creditcoin:
         self._lags_since: float | None = None
         self._fault: str | None = None
         self._refused: str | None = None
+        self._reverted_at: float | None = None
         self.polls = {"ok": 0, "failed": 0, "refused": 0}
         self.reverts = 0
 
@@ -259,6 +264,9 @@ class Creditcoin:
         if reverted:
             self._forget()
             self.reverts += 1
+            self._reverted_at = self._clock()
+        elif self._reverted_at is not None and self._clock() - self._reverted_at < PRUNED_WITHIN_S:
+            self._forget()
         elif newest_checkpoint is not None and newest_checkpoint != self._checkpoint:
             self._spans.retire(newest_checkpoint)
         self._pin, self._pinned_at = pin, self._clock()

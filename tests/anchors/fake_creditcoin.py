@@ -44,6 +44,8 @@ class Attested:
     encoding: int = 1
     attestations: dict[int, bytes] = field(default_factory=dict)
     checkpoints: dict[int, bytes] = field(default_factory=dict)
+    pruning_to: int | None = None
+    """What is above was reverted, and is not gone yet: it is none of the newest, and is named to whoever asks for it."""
 
     def attest(self, height: int, digest: bytes) -> None:
         self.attestations[height] = digest
@@ -62,14 +64,17 @@ class Attested:
         return max([*self.attestations, *self.checkpoints], default=None)
 
     def latest(self) -> Ended | None:
-        if self.attestations:
-            height = max(self.attestations)
+        height = max(self._standing(self.attestations), default=None)
+        if height is not None:
             return height, self.attestations[height], True
         return self.latest_checkpoint()
 
     def latest_checkpoint(self) -> Ended | None:
-        height = max(self.checkpoints, default=None)
+        height = max(self._standing(self.checkpoints), default=None)
         return None if height is None else (height, self.checkpoints[height], False)
+
+    def _standing(self, anchors: dict[int, bytes]) -> list[int]:
+        return [height for height in anchors if self.pruning_to is None or height <= self.pruning_to]
 
     def below(self, height: int) -> Ended | None:
         last = max(self.checkpoints, default=-1)

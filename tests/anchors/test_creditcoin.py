@@ -221,6 +221,51 @@ async def test_nothing_above_the_height_that_was_reverted_to_is_served(reader: R
     assert (await anchors.find(115, 115)).upper_digest == digest_of(120, fork=1)
 
 
+async def test_who_was_up_all_along_answers_as_a_fresh_one_while_a_revert_is_being_pruned(reader: Reader) -> None:
+    anchors = reader.anchors
+    await reader.attested(*range(0, 110, 10), checkpoints=(0, 40, 80))
+    lost = await anchors.find(45, 45)  # up to the checkpoint at 80
+    reader.node.next.pruning_to = 60
+    reader.node.next.attest(60, digest_of(60, fork=1))
+    reader.node.finalize()
+    await reader.poll()
+    assert (anchors.reverts, anchors.attested_height, anchors.checkpoint_height) == (1, 60, 40)
+    assert not anchors.holds(lost)
+    fresh = Creditcoin(KEY, CreditcoinNode(URL, transport=reader.node), lambda: CHAIN_ID, clock=reader.clock.now)
+    await fresh.advance(None, never)
+    for each in (anchors, fresh):
+        with pytest.raises(RpcUnavailable):
+            await each.find(45, 45)
+        with pytest.raises(BlockNotReady):
+            await each.find(75, 75)
+    reader.node.next.revert(40)
+    reader.node.next.attest(60, digest_of(60, fork=1))
+    reader.node.next.pruning_to = None
+    reader.node.finalize()
+    for each in (anchors, fresh):
+        await each.advance(None, never)
+    found = [await each.find(45, 45) for each in (anchors, fresh)]
+    assert found[0] == found[1]
+    assert (found[0].upper, found[0].upper_digest) == (60, digest_of(60, fork=1))
+    await fresh.aclose()
+
+
+async def test_what_is_asked_for_while_a_revert_is_pruned_is_asked_for_again_in_the_next_block(reader: Reader) -> None:
+    anchors = reader.anchors
+    await reader.attested(0, 10, 20, 30)
+    reader.node.next.revert(10)
+    reader.node.finalize()
+    await reader.poll()
+    reader.node.next.attestations |= {20: digest_of(20), 40: digest_of(40, fork=1)}  # the one at 20 is not gone yet
+    reader.node.finalize()
+    await reader.poll()
+    assert (await anchors.find(15, 15)).upper_digest == digest_of(20)
+    reader.node.next.attestations[20] = digest_of(20, fork=1)
+    reader.node.finalize()
+    await reader.poll()
+    assert (await anchors.find(15, 15)).upper_digest == digest_of(20, fork=1)
+
+
 async def test_a_revert_that_was_made_up_for_between_two_polls_is_seen(reader: Reader) -> None:
     anchors = reader.anchors
     await reader.attested(0, 10, 20, 30)

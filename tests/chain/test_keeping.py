@@ -10,14 +10,16 @@ import pytest
 from app.anchors.self_attested import SelfAttested
 from app.chain.asking import HOPELESS_S, PATIENCE_S, READ_LIMIT_S
 from app.chain.continuing import Continuity
+from app.chain.head import IN_DOUBT, FinalityRule
 from app.chain.keeping import LOOK_EVERY_S, Keeping
 from app.chain.kinship import FOREIGN_AGAIN_S, Kinship
-from app.core.blocks import Noted
+from app.core.blocks import BlockName, BlockRef, Noted
 from app.core.errors import ProofError, RpcUnavailable, UpstreamBudgetExhausted
+from app.core.finality import Level
 from app.core.provable_block import ProvableBlock
 from app.core.purpose import Purpose
 from tests.chain.kept import KeptBlocks, KeptLedger
-from tests.chain.recorded_chain import BUSY, LAST, RecordedChain, branch, hash_of, name_of, sepolia, tx_hashes
+from tests.chain.recorded_chain import BUSY, FIRST, LAST, RecordedChain, branch, hash_of, name_of, sepolia, tx_hashes
 from tests.fakes import Hold, settle
 
 HASH = hash_of(sepolia(BUSY))
@@ -421,7 +423,7 @@ async def test_a_ledger_that_one_wrong_answer_disowned_is_believed_again() -> No
     assert recorded.chain.reasons == ()
 
 
-async def test_a_ledger_of_another_chain_stays_disowned_however_often_it_is_looked_at() -> None:
+async def test_a_ledger_that_is_of_another_chain_once_more_is_emptied_and_used_again() -> None:
     site = Site()
     site.ledger.blocks = {BUSY: Noted(BUSY, bytes(32), b"\x22" * 32)}
     recorded = site.chain()
@@ -431,8 +433,146 @@ async def test_a_ledger_of_another_chain_stays_disowned_however_often_it_is_look
     for _ in range(3):
         await keeping.flush()
         assert keeping.kinship is Kinship.FOREIGN
-        recorded.clock.move(FOREIGN_AGAIN_S)
+        recorded.clock.move(FOREIGN_AGAIN_S / 4)
     assert (await recorded.at(BUSY)).block_hash == HASH
+    assert site.ledger.blocks.keys() == {BUSY}
+    recorded.clock.move(FOREIGN_AGAIN_S)
+    await recorded.see(LAST, finalized=LAST)
+    await keeping.flush()
+    assert (keeping.kinship, site.ledger.blocks) == (Kinship.SAME, {})
+    await recorded.see(LAST, finalized=LAST)
+    await by_tx(recorded)
+    await keeping.flush()
+    assert site.ledger.blocks[BUSY].block_hash == HASH
+    assert recorded.chain.reasons == ()
+
+
+def other_chain(recorded: RecordedChain) -> None:
+    """The nodes have other blocks at every height, down to the genesis."""
+    blocks = [sepolia(height) for height in range(FIRST + 1, LAST + 1)]
+    recorded.reorg(branch(FIRST + 1, blocks))
+    recorded.upstream.canonical[FIRST] = BlockName(FIRST, b"\x66" * 32, bytes(32), 0)
+    recorded.upstream.canonical[0] = BlockName(0, b"\x77" * 32, bytes(32), 0)
+
+
+async def with_a_genesis(site: Site) -> RecordedChain:
+    recorded = site.chain()
+    recorded.upstream.canonical[0] = BlockName(0, b"\x11" * 32, bytes(32), 0)
+    await recorded.see(LAST, finalized=LAST)
+    return recorded
+
+
+async def test_an_address_that_leads_to_another_chain_for_a_while_leaves_nothing_of_it_nor_costs_the_ledger() -> None:
+    site = Site()
+    await site.after()
+    recorded = await with_a_genesis(site)
+    keeping, ours = recorded.chain.keeping, dict(recorded.upstream.canonical)
+    positions, kept = dict(recorded.upstream.positions), dict(site.ledger.blocks)
+    assert keeping is not None
+    await keeping.flush()
+    assert (await recorded.at(BUSY)).block_hash == HASH
+    other_chain(recorded)
+    await recorded.see(LAST, finalized=LAST)
+    assert keeping.kinship is Kinship.FOREIGN
+    for height in (BUSY, BUSY - 1):
+        assert (await recorded.at(height)).block_hash == recorded.upstream.canonical[height].block_hash
+    recorded.clock.move(15)
+    await keeping.flush()
+    assert site.ledger.blocks == kept, "nothing of the other chain is noted, and nothing is forgotten"
+    recorded.upstream.canonical, recorded.upstream.positions = ours, positions
+    await recorded.see(LAST, finalized=LAST)
+    for height in (BUSY, BUSY - 1):
+        found = await recorded.chain.block(BlockRef(height=height))
+        assert (found.block.block_hash, found.finality.level) == (hash_of(sepolia(height)), Level.FINALIZED)
+    assert (await by_tx(recorded)).block_hash == HASH
+    await keeping.flush()
+    assert keeping.kinship is Kinship.SAME
+    again = site.chain()
+    await again.chain.restore()
+    await again.see(LAST, finalized=LAST)
+    assert (await again.at(BUSY - 1)).block_hash == hash_of(sepolia(BUSY - 1))
+
+
+async def test_what_was_noted_of_a_chain_that_was_there_for_a_while_is_not_believed_after_a_restart() -> None:
+    """Killed while the address led to another chain, of which one block was noted: the ledger holds blocks of two."""
+    site = Site()
+    await site.after()
+    dead = branch(BUSY - 1, [sepolia(BUSY)])[0]
+    site.ledger.blocks[BUSY - 1] = Noted(BUSY - 1, hash_of(dead), tx_hashes(sepolia(BUSY - 1))[0])
+    recorded = site.chain()
+    await recorded.chain.restore()
+    await recorded.see(LAST, finalized=LAST)
+    assert (await recorded.at(BUSY)).block_hash == HASH
+    assert (await recorded.at(BUSY - 1)).block_hash == hash_of(sepolia(BUSY - 1))
+    keeping = recorded.chain.keeping
+    assert keeping is not None
+    assert keeping.kinship is Kinship.SAME
+    await keeping.flush()
+    assert site.ledger.blocks[BUSY - 1].block_hash == hash_of(sepolia(BUSY - 1)), "the right one took its place"
+
+
+async def test_a_chain_that_began_again_has_the_ledger_for_itself_after_a_while() -> None:
+    site = Site()
+    await site.after()
+    recorded = await with_a_genesis(site)
+    keeping = recorded.chain.keeping
+    assert keeping is not None
+    await keeping.flush()
+    other_chain(recorded)
+    await recorded.see(LAST, finalized=LAST)
+    for _ in range(4):
+        recorded.clock.move(FOREIGN_AGAIN_S / 2)
+        await recorded.see(LAST, finalized=LAST)
+        await keeping.flush()
+    assert (keeping.kinship, recorded.chain.reasons) == (Kinship.SAME, ())
+    assert HASH not in {block.block_hash for block in site.ledger.blocks.values()}
+    await recorded.at(BUSY)
+    await keeping.flush()
+    assert site.ledger.blocks[BUSY].block_hash == recorded.upstream.canonical[BUSY].block_hash
+
+
+async def test_what_the_depth_said_too_early_is_taken_out_of_the_ledger_too() -> None:
+    site = Site()
+    recorded = site.chain(finality=FinalityRule("tag", 1))
+    recorded.upstream.tagless = True
+    await recorded.see(BUSY + 2)
+    keeping = recorded.chain.keeping
+    assert keeping is not None
+    await recorded.at(BUSY)
+    await keeping.flush()
+    assert (site.ledger.final, set(site.ledger.blocks)) == (BUSY + 1, {BUSY})
+    recorded.upstream.tagless = False
+    await recorded.see(BUSY + 2, finalized=BUSY - 2)
+    found = await recorded.chain.block(BlockRef(height=BUSY))
+    assert found.finality.level is Level.LATEST
+    assert recorded.chain.peek_block(BlockRef(height=BUSY)) is None
+    await keeping.flush()
+    assert (site.ledger.final, set(site.ledger.blocks)) == (BUSY - 2, set())
+
+
+async def test_while_it_is_in_doubt_which_chain_it_is_nothing_known_is_served_and_no_absence_is_told() -> None:
+    site = Site()
+    recorded = site.chain()
+    await recorded.see(LAST, finalized=LAST)
+    assert (await by_tx(recorded)).block_hash == HASH
+    for height in [height for height in recorded.upstream.canonical if height > FIRST + 2]:
+        del recorded.upstream.canonical[height]
+    positions, recorded.upstream.positions = recorded.upstream.positions, {}
+    await recorded.see(FIRST + 2, finalized=FIRST)
+    assert IN_DOUBT in recorded.chain.reasons
+    assert recorded.chain.peek_block(BlockRef(height=BUSY)) is None
+    with pytest.raises(RpcUnavailable):
+        await by_tx(recorded)
+    for ask in (lambda: recorded.at(BUSY), lambda: recorded.by_hash(HASH)):
+        with pytest.raises(ProofError) as refused:
+            await ask()
+        assert refused.value.retriable
+    for height in range(FIRST + 3, LAST + 1):
+        recorded.put(sepolia(height))
+    recorded.upstream.positions = positions
+    await recorded.see(LAST, finalized=LAST)
+    assert (await by_tx(recorded)).block_hash == HASH
+    assert recorded.chain.reasons == ()
 
 
 async def test_a_ledger_that_shares_no_height_with_the_nodes_yet_waits() -> None:

@@ -207,6 +207,47 @@ async def test_a_node_that_is_far_behind_what_is_final_has_no_say() -> None:
     assert (await watched.poll(a=1001, b=1001))[1] == 901
 
 
+@pytest.mark.parametrize("swapped", ["a", "b", "c"])
+@pytest.mark.parametrize("mode", ["tag", "depth"])
+async def test_one_of_three_that_leads_to_another_chain_for_a_while_is_set_aside_and_nothing_is_taken_back(
+    swapped: str, mode: str
+) -> None:
+    watched = Watched(FinalityRule(mode, 20), **{name: Node(120, 100) for name in "abc"})
+    for height in range(120, 124):
+        await watched.poll(a=height, b=height, c=height)
+    final = watched.head.heads.finalized
+    assert final is not None
+    node = watched.upstream.nodes[swapped]
+    node.fork, node.fork_at = 1, 0
+    heads = []
+    for height in range(124, 130):
+        heads.append(await watched.poll(**({"a": height, "b": height, "c": height} | {swapped: height + 3})))
+    assert watched.upstream.aside == {swapped}
+    assert all(finalized is not None and finalized >= final for _, finalized in heads)
+    assert not watched.head.in_doubt
+    assert min(watched.reorgs, default=final + 1) > final
+    node.fork = 0
+    for height in range(130, 134):
+        await watched.poll(a=height, b=height, c=height)
+    assert watched.upstream.aside == set()
+    assert (watched.head.heads.finalized or 0) >= final
+    assert min(watched.reorgs, default=final + 1) > final
+
+
+async def test_two_of_which_one_leads_to_another_chain_hold_what_was_final_until_they_agree() -> None:
+    watched = Watched(a=Node(120, 100), b=Node(120, 100))
+    await watched.poll()
+    watched.upstream.nodes["a"].fork = 1
+    for height in range(121, 125):
+        assert (await watched.poll(a=height, b=height))[1] == 100
+    assert watched.disputes
+    watched.upstream.nodes["b"].fork = 1  # it is another chain, then
+    for height in range(125, 128):
+        await watched.poll(a=height, b=height)
+    assert min(watched.reorgs) == 0
+    assert watched.head.heads.finalized == 100
+
+
 # --- depth ----------------------------------------------------------------------------------------------------------
 
 

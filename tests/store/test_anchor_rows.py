@@ -77,6 +77,21 @@ async def test_a_revert_drops_what_is_above(rows: SqlAnchorRows) -> None:
     assert await rows.load() == (anchor(10, CHECKPOINT), anchor(20), anchor(30, digest=1))
 
 
+async def test_what_was_overtaken_is_dropped_by_its_digest_and_what_others_made_since_stays(
+    rows: SqlAnchorRows,
+) -> None:
+    await rows.claim_genesis(5)
+    await rows.add([anchor(10, CHECKPOINT), anchor(20), anchor(30, digest=1)])
+    await rows.drop([anchor(20), anchor(30), anchor(40)], None)
+    assert await rows.load() == (anchor(10, CHECKPOINT), anchor(30, digest=1))
+    assert await rows.claim_genesis(6) == 5
+    await rows.drop([], 6)  # which is not the one that stands
+    assert await rows.claim_genesis(6) == 5
+    await rows.drop([anchor(10, CHECKPOINT)], 5)
+    assert await rows.claim_genesis(6) == 6
+    assert await rows.load() == (anchor(30, digest=1),)
+
+
 async def test_chains_and_sources_do_not_know_of_each_other(rows: SqlAnchorRows, database: Database) -> None:
     others = (SqlAnchorRows(database, KEY + 1, "self"), SqlAnchorRows(database, KEY, "creditcoin"))
     await rows.add([anchor(10)])

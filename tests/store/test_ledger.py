@@ -113,6 +113,18 @@ async def test_chains_do_not_know_of_each_other(ledger: SqlLedger, database: Dat
     assert await other.roots(0, 200) == ((100, hash_of(99, 1, 100)),)
 
 
+async def test_what_is_forgotten_is_not_final_any_more_either(ledger: SqlLedger) -> None:
+    await ledger.note([noted(height, 1) for height in range(10)])
+    await ledger.note_finalized(9)
+    told = []
+    for height in (10, 7, 8, 0):
+        await ledger.forget_from(height)
+        told.append(await ledger.finalized())
+    assert told == [9, 6, 6, None]
+    await ledger.note_finalized(3)
+    assert await ledger.finalized() == 3
+
+
 async def test_a_reorg_forgets_all_from_there_on(ledger: SqlLedger, database: Database) -> None:
     many = 6 * FORGOTTEN_AT_ONCE + 10
     await ledger.note([noted(height, 1, root=True) for height in range(many)])
