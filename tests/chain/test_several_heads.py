@@ -219,9 +219,10 @@ async def test_one_of_three_that_leads_to_another_chain_for_a_while_is_set_aside
     assert final is not None
     node = watched.upstream.nodes[swapped]
     node.fork, node.fork_at = 1, 0
-    heads = []
-    for height in range(124, 130):
-        heads.append(await watched.poll(**({"a": height, "b": height, "c": height} | {swapped: height + 3})))
+    heads = [
+        await watched.poll(**({"a": height, "b": height, "c": height} | {swapped: height + 3}))
+        for height in range(124, 130)
+    ]
     assert watched.upstream.aside == {swapped}
     assert all(finalized is not None and finalized >= final for _, finalized in heads)
     assert not watched.head.in_doubt
