@@ -2,7 +2,7 @@
 # PYTHON=/path/to/python3 chooses the interpreter that makes it.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench format format-check lint types lock clean
+.PHONY: help run test test-young check bench format format-check lint types lock clean
 .SUFFIXES:
 
 VENV := .venv
@@ -19,6 +19,9 @@ run: $(RUN_READY) ## serve the demo, or your chains: make run CONFIG=config.yaml
 
 test: $(DEV_READY) ## the whole suite, in parallel; ARGS="-k name" passes options to pytest
 	@$(PY) -m pytest -n auto --dist loadgroup $(ARGS)
+
+test-young: $(DEV_READY) ## the whole suite, as in a container on a machine that started a minute ago
+	@$(PY) -m tests.young_machine $(YOUNG) $(PY) -m pytest -n auto --dist loadgroup $(ARGS)
 
 check: format-check lint types test ## format, lint, types, house rules and tests: what must hold before a change lands
 
