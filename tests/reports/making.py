@@ -948,7 +948,7 @@ def make_n20() -> None:
         "N20xd-file-with-dash",
         "refused at the start in one line that names the setting, without the value",
         "X-Api-Key: s3cr3t\u2013k3y\n",
-        {**refused, "names": "headers_file"},
+        {**refused, "names": "headers"},
     )
     file(
         "N20xe-file-in-utf-16",
@@ -1397,6 +1397,308 @@ def make_n35() -> None:
         ],
         [fault(blocks, "mutate", match=full, count=1, path=["transactions", 2, "type"], value="0x6f")],
     )
+
+
+# --- more of each, two nodes, other families, several at once --------------------------------------------------------
+
+
+def _op_block(height: int) -> Json:
+    return make_block(height, bytes(32), [op_deposit(1), op_deposit(2), *every_type(10)[:5]])
+
+
+OP: Json = {"chain_id": 10, "chain": {"family": "op-stack"}}
+
+
+def make_n_more_of_nodes() -> None:
+    """What nodes say: of plans, of limits, of methods."""
+    first = N01[0]["block"]["transactions"][0]["hash"]
+    old = status(
+        [*BLOCK_METHODS, "eth_getTransactionByHash", "eth_getTransactionReceipt"],
+        403,
+        rpc_error(-32602, "Archive requests require a personal token."),
+        match=OLD,
+    )
+    play(
+        "N01xa-by-transaction-hash",
+        STAYS + "; and what a node may not tell is not said to be absent",
+        N01,
+        [
+            get_by_hash("receipts", first, REFUSED),
+            get(1001, "receipts/0"),
+            get_by_hash("receipts", N01[2]["block"]["transactions"][1]["hash"]),
+            calls(most={"eth_getTransactionReceipt": 2}),
+        ],
+        [old],
+    )
+    _plan(
+        "N01xb-400",
+        status(BLOCK_METHODS, 400, rpc_error(-32000, "archive requests are not in your current plan"), match=OLD),
+    )
+    plans = [{**old, "path": f"/{node}"} for node in ("n", "m")]
+    play(
+        "N01xc-both-nodes",
+        STAYS,
+        N01,
+        [get(1000, "receipts/0", REFUSED), get(1001, "receipts/0"), get(1002, "receipts/0"), get(1003, "receipts/1")],
+        plans,
+        second=N01,
+    )
+    few = calls(most={"eth_getTransactionReceipt": 0, "eth_getBlockReceipts": 6})
+    play(
+        "N02xa-429-with-32011",
+        PAUSE,
+        N02,
+        [get(2000, "receipts/0", [200, 503]), few],
+        [status("eth_getBlockReceipts", 429, rpc_error(-32011, "request limit reached"), count=2)],
+    )
+    play(
+        "N02xb-503-no-backends",
+        PAUSE,
+        N02,
+        [get(2000, "receipts/0", [200, 503]), few],
+        [status("eth_getBlockReceipts", 503, rpc_error(-32011, "no backends available for method"), count=2)],
+    )
+    play(
+        "N02xc-blocks-limited",
+        "as for receipts, so for blocks",
+        N02,
+        [get(2000, "receipts/0", [200, 503]), calls(most={"eth_getTransactionReceipt": 0})],
+        [
+            error(
+                ["eth_getBlockByNumber", "eth_getBlockByHash"],
+                -32011,
+                "request limit reached",
+                match={"full": True},
+                count=2,
+            )
+        ],
+    )
+    play(
+        "N02xd-two-nodes",
+        "the other node has no limit",
+        N02,
+        [get(2000, "receipts/0"), get(2001, "receipts/0"), few],
+        [error("eth_getBlockReceipts", -32011, "request limit reached")],
+        second=N02,
+    )
+    honest = mixed(31_000)
+    wrong = fault("eth_getBlockReceipts", "mutate", many=[{"path": [4, "status"], "value": "0x0"}])
+    play(
+        "N31xe-one-single-missing",
+        "neither way gives all receipts: refused for now, while the transactions are proven",
+        [honest],
+        [get(31_000, "receipts/0", 503, retriable=True), get(31_000, "transactions/0")],
+        [wrong, fault("eth_getTransactionReceipt", "null")],
+    )
+    play(
+        "N31xf-http-500",
+        "a fault of the server, not of the block: the receipts one by one, or a refusal that may be retried",
+        [honest],
+        [get(31_000, "receipts/0", [200, 503]), get(31_000, "receipts/4", [200, 503])],
+        [status("eth_getBlockReceipts", 500, "internal server error", "text/plain")],
+    )
+    play(
+        "N31xg-half-a-list",
+        "the receipts one by one meet the root",
+        [honest],
+        served(31_000),
+        [fault("eth_getBlockReceipts", "result", value=honest["receipts"][:3])],
+    )
+    play(
+        "N31xh-list-doubled",
+        "the receipts one by one meet the root",
+        [honest],
+        served(31_000),
+        [fault("eth_getBlockReceipts", "result", value=[each for each in honest["receipts"] for _ in range(2)])],
+    )
+    blocks = chained(16_000, 4, 12)
+    play(
+        "N26xd-two-nodes",
+        "about that block alone: the other node has it, and the first is still asked for the others",
+        blocks,
+        [*[get(16_000 + at, "receipts/0") for at in range(4)], calls(most={"eth_getTransactionReceipt": 14})],
+        [error("eth_getBlockReceipts", -32000, "transaction type not supported", match={"block": 16_000})],
+        second=blocks,
+    )
+    play(
+        "N26xe-missing-for-a-moment",
+        "what was switched off is tried again: most blocks are had in one call each",
+        blocks,
+        [
+            get(16_000, "receipts/0"),
+            *[step for at in (1, 2, 3) for step in ({"sleep": 20}, get(16_000 + at, "receipts/0"))],
+            calls(least={"eth_getBlockReceipts": 2}),
+        ],
+        [error("eth_getBlockReceipts", **MISSING, count=1)],
+    )
+
+
+def make_n_more_of_data() -> None:
+    """What nodes write in the place of data: in other families, and several at once."""
+    op, honest = _op_block(4000), mixed(4000)
+    placeholders = [
+        in_receipts("logsBloom", ZERO_BLOOM),
+        in_receipts("type", "0x0"),
+        in_receipts("transactionIndex", "0x0"),
+        in_receipts("blockHash", ZERO_HASH),
+        in_receipts("blockNumber", None),
+        in_receipts("transactionHash", ZERO_HASH),
+        in_logs("blockHash", ZERO_HASH),
+        in_logs("transactionHash", None),
+        in_logs("transactionIndex", "0x0"),
+        in_logs("logIndex", "0x0"),
+        in_transactions("transactionIndex", "0x0"),
+        in_transactions("blockHash", None),
+    ]
+    in_families: dict[str, list[Change]] = {
+        "N04xe-op-stack": [in_receipts("logsBloom", ZERO_BLOOM)],
+        "N05xd-op-stack": [in_receipts("type", "0x2")],
+        "N12xe-op-stack": [in_receipts("transactionHash", None)],
+        "N30xj-op-stack": [in_logs("blockHash", ZERO_HASH), in_receipts("blockHash", None)],
+        "N32xl-op-stack": [in_receipts("transactionIndex", "0x0"), in_transactions("transactionIndex", "0x0")],
+        "N30xk-all-at-once-op-stack": placeholders,
+    }
+    for name, changes in in_families.items():
+        play(name, "as under ethereum: the roots tell", [altered(op, *changes)], served(4000), **OP)
+    play("N30xl-all-at-once", "each is none, and the roots tell", [altered(honest, *placeholders)], served(4000))
+    play(
+        "N30xm-transactions-of-another",
+        "another block is named: refused for now (or the root tells); never lasting",
+        [altered(honest, in_transactions("blockHash", OTHER_HASH))],
+        [get(4000, "receipts/2", [200, 503]), get(4000, "transactions/2", [200, 503])],
+    )
+    blocks = ["eth_getBlockByNumber", "eth_getBlockByHash"]
+    absent = [{"path": ["transactions", at, "hash"], "delete": True} for at in range(7)]
+    for name, record, more, faults in (
+        ("N06x9-op-stack", op, OP, []),
+        ("N06xa-singly", honest, {}, [error("eth_getBlockReceipts", **MISSING)]),
+    ):
+        play(
+            name,
+            "the hash is keccak of the envelope, and the root commits to it",
+            [record],
+            served(4000),
+            [fault(blocks, "mutate", match={"full": True}, many=absent), *faults],
+            **more,
+        )
+    shuffled = [lambda record: record["receipts"].reverse()]
+    orders: dict[str, list[Change]] = {
+        "N12xf-no-hash-no-index": [in_receipts("transactionHash", None), in_receipts("transactionIndex", None)],
+        "N12xg-reversed-without-index": [*shuffled, in_receipts("transactionIndex", KeyError)],
+        "N12xh-reversed-all-zero": [*shuffled, in_receipts("transactionIndex", "0x0")],
+        "N12xi-reversed-without-hash": [*shuffled, in_receipts("transactionHash", None)],
+    }
+    for name, changes in orders.items():
+        play(name, "what is told of the order suffices, and the root tells", [altered(honest, *changes)], served(4000))
+    sealed = mixed(8000, mixHash=ZERO_HASH, difficulty="0x2")
+    several = altered(
+        sealed,
+        in_header("nonce", "0x0"),
+        in_header("mixHash", None),
+        in_header("miner", None),
+        in_header("parentHash", "0x"),
+    )
+    play(
+        "N08xg-several-at-once",
+        "in the forms that they have in the header, the header hashes to the hash",
+        [several],
+        [get(8000, "transactions/0"), get(8000, "receipts/2")],
+    )
+    play(
+        "N08xh-numbers",
+        "in the forms that they have in the header, the header hashes to the hash",
+        [
+            altered(
+                sealed,
+                *[
+                    in_header(name, int(sealed["block"][name], 16))
+                    for name in ("gasUsed", "timestamp", "gasLimit", "number", "baseFeePerGas", "difficulty")
+                ],
+            )
+        ],
+        [get(8000, "transactions/0"), get(8000, "receipts/2")],
+    )
+    play(
+        "N33xa-signer-and-short-nonce",
+        "with zero in its place, and the nonce at its length, the header hashes to the hash",
+        [
+            altered(
+                mixed(33_000, difficulty="0x2", mixHash=ZERO_HASH),
+                in_header("miner", "0x" + "5e" * 20),
+                in_header("nonce", "0x0"),
+            )
+        ],
+        [get(33_000, "transactions/0"), get(33_000, "receipts/2")],
+    )
+    strange = _with_strange(3000, b"\x80" + rlp.encode([b"\x01" * 40]), "0x80", "0x0", b"")
+    play(
+        "N03x8-op-stack",
+        "no codec has the type, which lasts; the receipts need no transaction: their root is met",
+        [strange],
+        [get(3000, "transactions/1", 422, code="UnsupportedTransactionType"), get(3000, "receipts/1")],
+        chain={"family": "op-stack"},
+    )
+    play(
+        "N11xa-deposits-under-ethereum",
+        "no codec of this family has the type; the receipts need none",
+        [op],
+        [
+            get(4000, "transactions/0", 422, code="UnsupportedTransactionType", retriable=False),
+            get(4000, "receipts/3"),
+            get(4000, "receipts/0"),
+        ],
+        chain_id=10,
+    )
+
+
+def make_n_more_of_two() -> None:
+    """Two nodes that each have a part of it right."""
+    honest = mixed(34_000)
+    unreadable = altered(honest, in_transaction(2, "gas", None), in_transaction(5, "to", "none"))
+    without_receipts = altered(honest, in_receipt(2, "cumulativeGasUsed", "none"))
+    play(
+        "N34xn-other-node-has-both",
+        "the other node has all of it",
+        [unreadable],
+        served(34_000),
+        second=[honest],
+    )
+    play(
+        "N34xo-each-has-one",
+        "the one has the receipts right, the other the transactions: each trie that is met is served",
+        [unreadable],
+        [*served(34_000, 3, "transactions"), *served(34_000, 3, "receipts")],
+        second=[without_receipts],
+    )
+    play(
+        "N34xp-neither-trie",
+        "neither root is met: refused for now, and nothing breaks",
+        [altered(unreadable, in_receipt(2, "cumulativeGasUsed", "none"))],
+        [get(34_000, "transactions/2", REFUSED), get(34_000, "receipts/2", 503, retriable=True)],
+    )
+    wrong_types = altered(mixed(5000), in_receipts("type", "0x2"))
+    play(
+        "N05xe-two-nodes",
+        "the type is in the transaction: the first node's answer is proven, or the other's is",
+        [wrong_types],
+        served(5000),
+        second=[mixed(5000)],
+    )
+    moment = mixed(35_000)
+    once = fault("eth_getBlockReceipts", "mutate", count=1, many=[{"path": [2, "logs"], "value": []}])
+    later = [
+        get(35_000, "receipts/0", [200, 503]),
+        {"sleep": 4},
+        get(35_000, "receipts/0"),
+        {"sleep": 8},
+        get(35_000, "receipts/2"),
+    ]
+    right = "at once, or a retriable refusal whose Retry-After is true: who waits for it is served"
+    play("N35x9-both-nodes-once", right, [moment], later, [once, {**once, "path": "/m"}], second=[moment])
+    single = fault(
+        "eth_getTransactionReceipt", "mutate", count=2, many=[{"path": ["cumulativeGasUsed"], "value": "0x1"}]
+    )
+    play("N35xa-singly", right, [moment], later, [error("eth_getBlockReceipts", **MISSING), single])
 
 
 def make_all() -> dict[str, Json]:
