@@ -262,7 +262,8 @@ class Finding:
             "block may be older than what the nodes index; a proof by block number and index needs no index)"
         )
         refusal = TxHashNotFound(message)
-        refusal.retriable = not self._head.stale and now - first_asked < MAY_BE_NEW_S
+        no_block_comes = self._head.stale and self._head.age_s is not None
+        refusal.retriable = not no_block_comes and now - first_asked < MAY_BE_NEW_S
         return refusal
 
     def _require_useful(self) -> None:

@@ -263,6 +263,12 @@ async def test_a_hash_that_no_node_knows_is_not_retriable_where_no_block_comes()
     assert not (await _refusal_of(recorded)).retriable
 
 
+async def test_before_the_head_was_first_read_a_hash_may_be_new_too() -> None:
+    recorded = RecordedChain()
+    assert recorded.chain.head.age_s is None
+    assert (await _refusal_of(recorded)).retriable
+
+
 async def test_what_is_retriable_says_when_over_http() -> None:
     recorded = RecordedChain()
     await recorded.see(LAST, finalized=LAST)
