@@ -160,7 +160,7 @@ class Verdict(_Body):
     message: str
 
 
-class AttestedHeight(_CamelBody):
+class NewestAttested(_CamelBody):
     """The newest height that an anchor covers."""
 
     attested_height: U64 | None

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from app.api import conditional, inputs, second_opinion, wire
 from app.api.lobby import ChainFloor, FoundBlock
-from app.api.schemas import AttestedHeight, ChainKeyPath, HeightPath, TxHashPath, U64IndexPath, UscProof
+from app.api.schemas import ChainKeyPath, HeightPath, NewestAttested, TxHashPath, U64IndexPath, UscProof
 from app.api.visit import visit_of
 from app.core.blocks import BlockRef
 from app.core.errors import AttestationsMissing, InconsistentSource
@@ -40,7 +40,7 @@ def add_routes(app: FastAPI) -> None:
         operation_id="getAttestedHeight",
         summary="Newest height that an anchor covers",
         tags=["usc"],
-        responses={200: {"model": AttestedHeight}},
+        responses={200: {"model": NewestAttested}},
         response_class=Response,
     )(attested_height)
 

@@ -193,7 +193,7 @@ async def test_closed_sets_are_enums_and_what_can_be_null_is_nullable(document: 
     assert not [pattern for pattern in patterns if re.fullmatch(r"\^\(?[a-z-]+(\|[a-z-]+)*\)?\$", pattern)]
     for name, field in (
         ("TrieProof", "value"),
-        ("AttestedHeight", "attestedHeight"),
+        ("NewestAttested", "attestedHeight"),
         ("Verdict", "node"),
         ("Readiness", "cc3_finalized_height"),
         ("ChainStatus", "finalized"),
@@ -246,6 +246,13 @@ async def test_documented_fields_are_spelt_as_served(document: dict[str, Any]) -
     assert {"chainKey", "blockHash", "headerRlp", "transactionIndex", "nodes"} <= set(native["required"])
     usc = document["components"]["schemas"]["UscProof"]
     assert {"headerNumber", "txBytes", "continuityProof", "merkleProof", "generatedAt"} <= set(usc["required"])
+
+
+async def test_no_schema_is_named_as_a_field_of_its_own(document: dict[str, Any]) -> None:
+    # Generated code would have one variable for both.
+    for name, schema in document["components"]["schemas"].items():
+        fields = {field.replace("_", "").lower() for field in schema.get("properties", ())}
+        assert name.lower() not in fields
 
 
 async def test_both_addresses_serve_the_same_document(client: httpx2.AsyncClient) -> None:
