@@ -302,7 +302,10 @@ def _load(config: Path | None, flags: Mapping[str, Any]) -> tuple[LoadedSettings
         except NoChainsConfigured:
             if config is not None:
                 raise
-            return demo_settings(demo_chains(), os.environ, flags), True
+            loaded = demo_settings(demo_chains(), os.environ, flags)
+            if Path("config.yaml").is_file():
+                loaded.warnings.append("config.yaml is not read: name it with --config; this is the demo")
+            return loaded, True
     except SettingsError as error:
         _stop(f"copath: {error}", EXIT_CONFIGURATION)
 

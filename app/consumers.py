@@ -19,7 +19,7 @@ from app.core.lasting import StoreUnavailable
 from app.metrics import Metrics
 from app.settings import ConsumerSettings, Settings
 from app.store.buckets import SharedBuckets
-from app.store.database import Database, DatabaseRefused, Limits, open_database
+from app.store.database import Database, DatabaseRefused, Limits, in_memory, open_database
 from app.store.keys import LONGEST_NAME, OTHER_PEPPER, Keyring, KeyRow, KeyTable
 from app.store.migrating import make_ready, ready_at_last
 from app.store.rates import Rates
@@ -124,16 +124,12 @@ async def revoke_key(settings: Settings, key_id: str) -> bool:
         return await table.revoke(key_id)
 
 
-def _kept_nowhere(url: str) -> bool:
-    return url.startswith("sqlite") and url.partition("://")[2] in ("", "/", "/:memory:")
-
-
 @asynccontextmanager
 async def _table(settings: Settings) -> AsyncIterator[KeyTable]:
     secret = settings.consumers.pepper
     if secret is None:
         raise KeysRefused("keys are stored as hashes under consumers.pepper: set consumers.pepper_file first")
-    if _kept_nowhere(settings.database_url):
+    if in_memory(settings.database_url):
         raise KeysRefused(
             "database_url is in memory, where no key lasts: name the configuration of your server with --config"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.core.lasting import StoreUnavailable
 from app.settings import Settings
-from app.store.database import DatabaseRefused, open_database
+from app.store.database import DatabaseRefused, in_memory, open_database
 from app.store.migrating import until_ready
 
 
@@ -18,13 +18,16 @@ class NotMigrated(Exception):
 
 
 async def migrate(settings: Settings, wait_s: float) -> str:
-    """One line about what was done. A database that cannot be had is waited for, `wait_s` at most; every attempt is a log line.
+    """One line about what was done. A database that does not answer is waited for, `wait_s` at most; every attempt is a log line.
     Raises `NotMigrated`."""
+    if in_memory(settings.database_url):
+        why = "database_url is in memory, where no table lasts: name the configuration of your server with --config"
+        raise NotMigrated(why, misconfigured=True)
     try:
         async with open_database(settings.database_url) as database:
             done = await until_ready(database, within_s=wait_s)
     except StoreUnavailable as error:
-        raise NotMigrated(f"the database cannot be had: {error}") from error
+        raise NotMigrated(f"the database does not answer: {error}") from error
     except DatabaseRefused as refused:
         raise NotMigrated(str(refused), misconfigured=refused.misconfigured) from refused
     if not done.changed:

@@ -266,3 +266,35 @@ def test_no_key_is_made_where_none_lasts(monkeypatch: pytest.MonkeyPatch) -> Non
     done = copath("keys", "create", "lost")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("copath: database_url is in memory, where no key lasts: name the configuration ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["serve", "--chain-key", "1"], "copath: option --chain-key: give --eth-rpc-url too, the node of that chain"),
+        (["serve", "--port", "99999"], "copath: option --port: bind_port: must be less than or equal to 65535"),
+        (["serve", "--log-level", "loud"], "copath: option --log-level: logging.level: must be 'debug', 'info', "),
+        (
+            ["serve", "--eth-rpc-url", "localhost:8545"],
+            "copath: option --eth-rpc-url: chains[chain_key 1].eth_rpc_url: must",
+        ),
+        (
+            ["serve", "--eth-rpc-url", "http://a!b"],
+            "copath: option --eth-rpc-url: chains[chain_key 1].eth_rpc_url: names a",
+        ),
+        (["serve", "--config", "/nowhere.yaml"], "copath: /nowhere.yaml: cannot be read: No such file or directory"),
+        (["check", "--chain", "nope"], "--chain: no chain is called nope; there are "),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, list) else "",
+)
+def test_a_command_line_that_cannot_be_meant_is_one_line_and_code_2(arguments: list[str], said: str) -> None:
+    done = copath(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(said)
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_demo_says_that_a_configuration_beside_it_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("")
+    done = launching.run("check", "--chain", "samples-ethereum", "--blocks", "1", cwd=tmp_path)
+    assert "note: config.yaml is not read: name it with --config; this is the demo" in done.stderr, done.stderr

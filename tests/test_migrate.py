@@ -80,7 +80,7 @@ def test_a_downgrade_is_refused_in_one_clear_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("postgresql+asyncpg://someone:s3cret@127.0.0.1:1/x", "copath: the database cannot be had: "),
+        ("postgresql+asyncpg://someone:s3cret@127.0.0.1:1/x", "copath: the database does not answer: "),
         ("sqlite+aiosqlite:////nowhere/at/all.db", "unable to open database file"),
     ],
 )
@@ -90,3 +90,9 @@ def test_B76_no_database_is_an_exit_code_and_one_clear_line(url: str, said: str)
     assert said in done.stderr.splitlines()[-1]
     assert "s3cret" not in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_database_in_memory_has_nothing_to_migrate() -> None:
+    done = launching.run("migrate")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1].startswith("copath: database_url is in memory, where no table lasts: ")

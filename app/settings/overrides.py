@@ -22,6 +22,7 @@ _COMPAT: Mapping[str, Path] = {
     "MAX_BATCH_SIZE": ("max_batch_size",),
     "MAX_BATCH_SPAN": ("max_batch_span",),
 }
+_OPTIONS = {"bind_host": "--host", "bind_port": "--port", "logging.level": "--log-level"}
 CONFIG_VARIABLES = ("COPATH_CONFIG", "PROOF_GEN_CONFIG_FILE")
 _ANCHOR_NODE = "CC3_RPC_URL"
 
@@ -75,13 +76,13 @@ def apply_flags(tree: Tree, flags: Mapping[str, object], warn: Callable[[str], N
     elif key is not None and str(key) not in tree.chain_keys:
         there = ", ".join(tree.chain_keys)
         raise SettingsError(
-            f"option --chain-key: give --eth-rpc-url too, the node of that chain: {tree.source} has "
-            + (f"only {there}" if there else "no chain")
+            "option --chain-key: give --eth-rpc-url too, the node of that chain"
+            + (f": {tree.source} has only {there}" if there else "")
         )
     elif key is not None:
         warn("option --chain-key: has no effect without --eth-rpc-url: every chain that is configured is served")
     for name, value in given.items():
-        put_text(tree, tuple(name.split(".")), value, f"option {name}")
+        put_text(tree, tuple(name.split(".")), value, f"option {_OPTIONS.get(name, name)}")
 
 
 def _say_what_changes(tree: Tree, key: str, warn: Callable[[str], None]) -> None:

@@ -11,8 +11,10 @@ transaction. SQLite writes ahead (WAL), one writer at a time; `:memory:` is one 
 from __future__ import annotations
 
 import asyncio
+import getpass
 import inspect
 import logging
+import os
 import sqlite3
 import time
 import uuid
@@ -221,6 +223,11 @@ _MIGRATION_LOCK = int.from_bytes(b"copath")
 """Of PostgreSQL's transaction-level advisory locks, the one that whoever changes the tables holds."""
 
 
+def in_memory(url: str) -> bool:
+    """Whether it is the URL of a database that ends with its process."""
+    return url.startswith("sqlite") and url.partition("://")[2] in ("", "/", "/:memory:")
+
+
 @asynccontextmanager
 async def open_database(
     url: str, limits: Limits | None = None, outage: Outage | None = None
@@ -236,7 +243,7 @@ async def open_database(
         if in_memory:  # its locks keep readers and the writer from each other, as those of WAL do not: they take turns
             limits = replace(limits, connections=1, overflow=0)
         database = Database(placed, limits, parsed.render_as_string(hide_password=True), outage)
-    except _UnknownOptionError as error:
+    except _UrlError as error:
         raise DatabaseRefused(f"database_url: {error}", misconfigured=True) from None
     except (SQLAlchemyError, ValueError, ImportError):  # their words quote the URL
         why = "is not the URL of a database: write : / ? # @ % of a user or a password as %3A %2F %3F %23 %40 %25"
@@ -331,8 +338,11 @@ def _begin_sqlite(link: Connection) -> None:
 # --- PostgreSQL -----------------------------------------------------------------------------------------------------
 
 
-class _UnknownOptionError(ValueError):
-    """Behind the question mark of a URL is what the driver does not know."""
+_SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+
+
+class _UrlError(ValueError):
+    """What is wrong with a URL, without any of its values."""
 
 
 def _options_understood(url: URL) -> URL:
@@ -341,8 +351,22 @@ def _options_understood(url: URL) -> URL:
     if "sslmode" in options:
         options["ssl"] = options.pop("sslmode")
     if unknown := options.keys() - inspect.signature(asyncpg.connect).parameters.keys():
-        raise _UnknownOptionError(f"unknown option {min(unknown)}")
+        raise _UrlError(f"unknown option {min(unknown)}")
+    if options.get("ssl", "disable") not in _SSL_MODES:
+        raise _UrlError(f"sslmode must be one of {', '.join(_SSL_MODES)}")
+    if url.port is not None and not 0 < url.port < 2**16:
+        raise _UrlError("its port must be 1 to 65535")
+    if not url.username and "user" not in options and not _has_a_name():
+        raise _UrlError("names no user, and this process has none: postgresql://user:password@host/database")
     return url.set(query=options)
+
+
+def _has_a_name() -> bool:
+    """Whether the driver finds a user by itself, as in a container it may not."""
+    try:
+        return bool(os.environ.get("PGUSER") or getpass.getuser())
+    except (KeyError, OSError):
+        return False
 
 
 _LIMIT = text(

@@ -102,14 +102,35 @@ async def test_a_chain_that_the_demo_does_not_have(tmp_path: Path) -> None:
             "database_url: is not the URL of a database: write : / ? # @ % of a user or a password as ",
         ),
         ({"database_url": f"postgres://u:{CANARY}@h/d?nonsense=1"}, "database_url: unknown option nonsense"),
+        (
+            {"database_url": f"postgres://u:{CANARY}@h/d?sslmode={CANARY}"},
+            "database_url: sslmode must be one of disable, ",
+        ),
+        ({"database_url": f"postgres://u:{CANARY}@h:65536/d"}, "database_url: its port must be 1 to 65535"),
         ({"block_store_url": f"file://{CANARY}/x"}, "block_store_url: names a host: use file:DIRECTORY"),
     ],
-    ids=["database", "option", "blocks"],
+    ids=["database", "option", "sslmode", "port", "blocks"],
 )
 async def test_what_only_the_configuration_can_mend_is_code_2(
     tmp_path: Path, change: dict[str, Any], said: str
 ) -> None:
     assert (await refusal(tmp_path, configuration(URL, **change), 2)).startswith(said)
+
+
+async def test_a_database_without_a_user_in_a_container_that_has_none(tmp_path: Path) -> None:
+    nobody = """
+import os, pwd
+
+for name in ("LOGNAME", "USER", "LNAME", "USERNAME", "PGUSER"):
+    os.environ.pop(name, None)
+
+def getpwuid(uid):
+    raise KeyError("uid not found")
+
+pwd.getpwuid = getpwuid
+"""
+    line = await refusal(tmp_path, configuration(URL, database_url="postgres://127.0.0.1:1/d"), 2, prelude=nobody)
+    assert line.startswith("database_url: names no user, and this process has none: ")
 
 
 @pytest.mark.parametrize(
