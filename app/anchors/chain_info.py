@@ -24,6 +24,9 @@ _CHECKPOINT_FOR_HEIGHT = bytes.fromhex("3c4a539e")
 
 _WORD = 32
 
+HEIGHT_BITS = 63
+"""No chain comes further, and no column or listing holds more."""
+
 
 class NotChainInfo(ValueError):
     """The answer is none that the precompile gives: its text says in which way."""
@@ -113,7 +116,7 @@ def read_chain(answer: bytes) -> Listed | None:
 
 def read_genesis(answer: bytes) -> int:
     """The height that attestations begin at; 0 where none was set."""
-    return _integer(answer, 0, 64)
+    return _integer(answer, 0, HEIGHT_BITS)
 
 
 def read_newest(answer: bytes) -> End | None:
@@ -131,7 +134,7 @@ def read_bounds(answer: bytes) -> Bounds:
 
 def read_attestation(answer: bytes) -> int | None:
     """The height that the digest is attested at; None where it is not."""
-    return _integer(answer, 0, 64) if _flag(answer, _WORD) else None
+    return _integer(answer, 0, HEIGHT_BITS) if _flag(answer, _WORD) else None
 
 
 def read_checkpoint(answer: bytes) -> bytes | None:
@@ -140,7 +143,9 @@ def read_checkpoint(answer: bytes) -> bytes | None:
 
 
 def _end(answer: bytes, at: int) -> End:
-    return End(_integer(answer, at, 64), _word(answer, at + _WORD), _flag(answer, at + 2 * _WORD))
+    digest = _word(answer, at + _WORD)
+    bits = HEIGHT_BITS if any(digest) else 64  # of one that is missing nothing is read
+    return End(_integer(answer, at, bits), digest, _flag(answer, at + 2 * _WORD))
 
 
 def _word(answer: bytes, at: int) -> bytes:

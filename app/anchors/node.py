@@ -102,7 +102,8 @@ class CreditcoinNode:
     async def _look(self) -> int | NodeFailed:
         try:
             block = await self._ask("eth_getBlockByNumber", ["finalized", False])
-            return parse_quantity(block.get("number") if isinstance(block, dict) else None)
+            height = parse_quantity(block.get("number") if isinstance(block, dict) else None)
+            return height if height >> 63 == 0 else NodeFailed("the node names a block that no chain comes to")
         except NodeFailed as failed:
             return failed
         except ValueError:

@@ -17,7 +17,7 @@ from app.anchors import chain_info
 from app.anchors.chain_info import Bounds, End, Listed, NotChainInfo
 from tests.oracles.node import require_packages
 
-HEIGHTS = st.integers(0, 2**64 - 1)
+HEIGHTS = st.integers(0, 2**63 - 1)
 DIGESTS = st.binary(min_size=32, max_size=32)
 
 
@@ -113,3 +113,18 @@ def test_whatever_else_is_answered_is_refused_or_read(read: Callable[[bytes], ob
 def test_no_answer_breaks_a_reader(read: Callable[[bytes], object], data: bytes) -> None:
     with contextlib.suppress(NotChainInfo):
         read(data)
+
+
+@pytest.mark.parametrize("height", [2**63, 2**64 - 1])
+def test_a_height_that_no_chain_comes_to_is_no_answer(height: int) -> None:
+    end = encode(["uint64", "bytes32", "bool"], [height, b"\x01" * 32, True])
+    none = encode(["uint64", "bytes32", "bool"], [height, bytes(32), False])
+    for read, answer in (
+        (chain_info.read_newest, end + encode(["bool"], [True])),
+        (chain_info.read_bounds, end + end + encode(["bool"], [True])),
+        (chain_info.read_genesis, encode(["uint64"], [height])),
+        (chain_info.read_attestation, encode(["uint64", "bool"], [height, True])),
+    ):
+        with pytest.raises(chain_info.NotChainInfo):
+            read(answer)
+    assert chain_info.read_bounds(none + none + encode(["bool"], [False])) == chain_info.Bounds(None, None)
