@@ -107,7 +107,7 @@ class Chain:
                 self.cache,
                 clock,
                 jitter,
-                head=lambda: self.head.heads.head,
+                head=lambda: self.head.heard,
                 chain_id=lambda: self.chain_id,
                 anchored=anchors is not None,
                 on_restored=self.head.restore,

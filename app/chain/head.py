@@ -131,6 +131,8 @@ class HeadTracker:
         self._refreshing: asyncio.Task[None] | None = None
         self.heads = Heads()
         self.observed_at: float | None = None
+        self.heard: int | None = None
+        """The height that the nodes showed last, which may be below the head that is published."""
         self.last_error: str | None = None
 
     def __repr__(self) -> str:
@@ -204,7 +206,7 @@ class HeadTracker:
 
     def forget(self) -> None:
         """What was final was so on another chain: everything begins anew with the next poll."""
-        self.heads = Heads()
+        self.heads, self.heard = Heads(), None
         self._seen, self._witnesses = SeenBlocks(), Witnesses()
         self._genesis_asked = False
         self._steady, self._steady_final = Steadiness(), Steadiness()
@@ -239,6 +241,7 @@ class HeadTracker:
         else:
             if self.heads.finalized is not None and choice.heights[0] < self.heads.finalized:
                 self._begin_doubt()
+            self.heard = choice.heights[0]
             gap = self._seen.gap_below(choice.followed)
             lower, seen = self._seen.is_lower(choice.followed), dict(self._seen.known)
             replaced_at = self._seen.note(choice.followed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 from collections.abc import Iterator
@@ -18,6 +19,9 @@ from tests.acceptance.waiting import until
 from tests.oracles import signing
 from tests.oracles.anvil import CHAIN_ID, EMITTER_INIT, Anvil, running_anvil
 from tests.oracles.signing import Account, Call
+from tests.postgres import PostgresServer, postgres_server
+
+__all__ = ["postgres_server"]
 
 KEY = 6
 DEPTH = 2
@@ -62,9 +66,11 @@ def node() -> Iterator[Swapped]:
 
 
 @contextmanager
-def server(node: Swapped, place: Path | None) -> Iterator[Copath]:
+def server(node: Swapped, place: Path | None, database: str | None = None) -> Iterator[Copath]:
     settings: dict[str, Any] = {}
-    if place is not None:
+    if database is not None:
+        settings = {"database_url": database, "shutdown": {"lame_duck_secs": 0}}
+    elif place is not None:
         settings = {
             "database_url": f"sqlite+aiosqlite:///{place / 'kept.db'}",
             "block_store_url": f"file:{place / 'blocks'}",
@@ -184,3 +190,24 @@ def test_a_node_that_begins_again_while_the_server_is_down(head: int, node: Swap
         require_dead(copath, dead, tags)
         require_alive(copath, node.blocks[-1])
         require_dead(copath, dead, tags)
+
+
+def test_two_replicas_on_one_database_know_of_it_both(
+    node: Swapped, tmp_path: Path, postgres_server: PostgresServer
+) -> None:
+    name = asyncio.run(postgres_server.create())
+    url = postgres_server.url(name)
+    node.begin(OLD)
+    with server(node, None, url) as first, server(node, None, url) as second:
+        both = (first, second)
+        for swaps, head in enumerate((4, 16), 1):
+            for copath in both:
+                until(lambda copath=copath: listed(copath)["anchors"]["attestedHeight"], "an anchor")
+            dead, tags = node.blocks, [known(copath, node.blocks) for copath in both]
+            node.begin(head)
+            for copath in both:
+                until(lambda copath=copath, swaps=swaps: said(copath) == swaps, "the new chain to be seen")
+            for copath, known_tags in zip(both, tags, strict=True):
+                require_dead(copath, dead, known_tags)
+                require_alive(copath, node.blocks[-1])
+    asyncio.run(postgres_server.drop(name))
