@@ -243,9 +243,15 @@ class NodeReader:
             outcome = await self._whole(name.block_hash, name.height)
         if isinstance(outcome, bytes) and not is_empty_list(outcome):
             return outcome
-        if isinstance(outcome, Exception) and not isinstance(outcome, AskEach):
+        null = isinstance(outcome, ReceiptsMissing) and outcome.null and self.patient
+        if isinstance(outcome, Exception) and not isinstance(outcome, AskEach) and not null:
             raise outcome
         hashes = await transaction_hashes(block_json)
+        if isinstance(outcome, ReceiptsMissing):
+            try:
+                return await each_receipt(self.node, self._ask, self.patience, name.block_hash, hashes, hurried=True)
+            except (ReceiptsMissing, CallFailed):
+                raise outcome from None
         if not hashes:
             return b"[]"
         # An empty list for a block with transactions is not an answer.

@@ -35,10 +35,12 @@ Ask = Callable[[str, Sequence[object]], Awaitable[bytes]]
 class ReceiptsMissing(Exception):
     """The node has the block and not (all of) its receipts. `reason` is fit for a client; `pruned`: it had them once."""
 
-    def __init__(self, reason: str, *, pruned: bool = False) -> None:
+    def __init__(self, reason: str, *, pruned: bool = False, null: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.pruned = pruned
+        self.null = null
+        """It answers null for all of them at once: one by one it may have them."""
 
 
 class AskEach(Exception):
@@ -82,7 +84,7 @@ async def whole_list(
             return raw
         if pause_s is None or not await patience.wait(pause_s):
             break
-    raise ReceiptsMissing("the node answers null for the receipts of a block that it has")
+    raise ReceiptsMissing("the node answers null for the receipts of a block that it has", null=True)
 
 
 async def _in_some_form(node: EvmNode, ask: Ask, block_hash: bytes, height: int | None) -> bytes:

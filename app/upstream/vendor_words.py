@@ -21,7 +21,7 @@ def fault_of_error(code: int | None, message: str) -> Fault:
     found = fault_of_words(message, names_method=code in _METHOD_CODES)
     if found in _ABOUT_MORE_THAN_A_CALL:
         return found
-    if code == -32601:
+    if code == -32601 and found is not Fault.NOT_SERVED:
         return Fault.METHOD_NOT_SUPPORTED
     if code == -32602 and found in (Fault.METHOD_NOT_SUPPORTED, Fault.NOT_SERVED):
         return Fault.INVALID_PARAMS  # "not supported" about a parameter says nothing about the method
@@ -37,10 +37,11 @@ def fault_of_words(message: str, *, names_method: bool = False) -> Fault | None:
     about_method = names_method or _METHOD_NAMED.search(words) is not None
     if _PLAN.search(words):
         return Fault.METHOD_NOT_SUPPORTED if about_method else Fault.PRUNED
+    of_one_block = _OF_ONE_BLOCK.search(words) is not None
     if _METHOD_GONE.search(words):
-        return Fault.METHOD_NOT_SUPPORTED
+        return Fault.NOT_SERVED if of_one_block else Fault.METHOD_NOT_SUPPORTED
     if _REFUSED.search(words) and not _NOT_YET.search(words):
-        return Fault.METHOD_NOT_SUPPORTED if about_method and not _OF_ONE_BLOCK.search(words) else Fault.NOT_SERVED
+        return Fault.METHOD_NOT_SUPPORTED if about_method and not of_one_block else Fault.NOT_SERVED
     return next((fault for fault, pattern in _LAST if pattern.search(words)), None)
 
 
@@ -159,7 +160,7 @@ _REFUSED = _any(
     r"not (implemented|supported|enabled|allowed)", r"unsupported", r"not available on", r"not included in", r"disabled"
 )
 
-_OF_ONE_BLOCK = _any(r"\btypes?\b", r"\bthis (block|transaction)", r"\bblock (number |hash )?(0x)?[0-9a-f]+\b")
+_OF_ONE_BLOCK = _any(r"\btypes?\b", r"\bthis transaction", r"\bblocks?\b")
 
 _NOT_YET = _any(r"not yet ")
 
@@ -191,7 +192,8 @@ _LAST: tuple[tuple[Fault, re.Pattern[str]], ...] = (
     (
         Fault.INVALID_PARAMS,
         _any(
-            r"invalid (\w+ )?(argument|param|type|length)",
+            r"invalid (\w+ )?(argument|param|type|length|hash|tag|identifier)",
+            r"invalid block",
             r"missing value",
             r"cannot unmarshal",
             r"leading zero",

@@ -395,6 +395,7 @@ async def test_row_15_B20_B22_receipts_that_no_node_has_are_waited_for_and_then_
     assert is_whole(await crew.fetch(MILLION))
     assert crew.clock.pauses != []
     for node in crew.nodes:
+        node.always(TX_RECEIPT, null())
         node.always(RECEIPTS, null())
     block = await crew.fetch(MILLION)
     assert (block.transactions_verdict, block.receipts_verdict) == (Verdict.PROVEN, Verdict.UNAVAILABLE)
@@ -462,6 +463,7 @@ async def test_a_list_that_all_nodes_have_wrong_is_asked_for_receipt_by_receipt_
 
 
 async def test_of_several_doubtful_blocks_the_best_one_counts(busy_crew: Crew) -> None:
+    busy_crew.nodes[0].always(TX_RECEIPT, null())
     busy_crew.nodes[0].always(RECEIPTS, null())
     busy_crew.nodes[1].always(RECEIPTS, changed(lambda receipts: receipts[3].update(status="0x0")))
     busy_crew.nodes[1].always(TX_RECEIPT, changed(lambda receipt: receipt.update(status="0x0")))

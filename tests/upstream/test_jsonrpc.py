@@ -171,12 +171,15 @@ NOT_SERVED = [
     (-32000, "method handler failed: transaction type not supported"),
     (-32000, "pending blocks are not supported"),
     (-32000, "receipts are not available on this shard"),
+    (-32004, "this method is not supported for blocks before 17000"),
+    (-32601, "not implemented for this block range"),
 ]
 INVALID = [
     (-32602, "invalid argument 0: hex number with leading zero digits"),
     (-32602, "hash parameter is not supported"),
     (-32000, "json: cannot unmarshal object into Go value of type string"),
     (-32602, ""),
+    (-32000, "invalid block number"),
 ]
 OTHER = [(-32000, "the database is upset"), (-32603, "Internal error"), (None, ""), (3, "execution reverted")]
 

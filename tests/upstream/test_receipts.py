@@ -86,6 +86,7 @@ async def test_B22_row_15_null_receipts_are_asked_for_again(busy_rig: Rig, busy_
 async def test_B20_row_15_null_receipts_are_missing_never_empty(
     busy_rig: Rig, busy_ref: BlockRef, by_hash: bool
 ) -> None:
+    busy_rig.node.always(EACH, null())
     busy_rig.node.always(WHOLE, null())
     bodies = await busy_rig.upstream.fetch(busy_ref if by_hash else BUSY, handed)
     assert bodies.receipts_json is None
@@ -95,6 +96,7 @@ async def test_B20_row_15_null_receipts_are_missing_never_empty(
 
 
 async def test_B20_null_receipts_are_given_up_near_the_deadline(busy_rig: Rig) -> None:
+    busy_rig.node.always(EACH, null())
     busy_rig.node.always(WHOLE, null())
     token = deadline.set(busy_rig.clock.now() + 1.0)
     try:

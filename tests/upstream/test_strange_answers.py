@@ -15,7 +15,7 @@ from app.core.provable_block import Verdict
 from app.upstream.faults import CallFailed, Fault
 from app.upstream.reading import NodeReader
 from app.upstream.standing import OFF_FIRST_S, retry_after_s
-from tests.scripted_behaviours import Behaviour, answer, changed, error, http, raw
+from tests.scripted_behaviours import Behaviour, answer, changed, error, http, null, raw
 from tests.scripted_node import ScriptedNode, closed_port
 from tests.upstream.conftest import WALL, Rig, handed, open_rig
 from tests.upstream.crew import BY_NUMBER, CHAIN_ID, HEAD, RECEIPTS, TX_RECEIPT, Crew, open_crew
@@ -108,6 +108,15 @@ async def test_an_error_of_one_block_leads_to_its_receipts_one_by_one(busy_rig: 
     assert singly == 93
     await busy_rig.upstream.fetch(BUSY, handed)
     assert busy_rig.node.hits[TX_RECEIPT] == singly
+
+
+async def test_receipts_that_are_null_in_one_call_may_be_had_one_by_one(busy_rig: Rig) -> None:
+    busy_rig.node.always(RECEIPTS, null())
+    assert len(receipts_of(await busy_rig.upstream.fetch(BUSY, handed))) == 93
+    busy_rig.node.always(TX_RECEIPT, null())
+    singly = busy_rig.node.hits[TX_RECEIPT]
+    assert (await busy_rig.upstream.fetch(BUSY, handed)).receipts_json is None
+    assert busy_rig.node.hits[TX_RECEIPT] == singly + 1  # one tells that there are none
 
 
 async def test_a_method_that_was_missing_is_tried_again_after_a_while(busy_rig: Rig) -> None:
