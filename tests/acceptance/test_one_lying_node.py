@@ -25,7 +25,7 @@ Lie = Callable[[Json], object]
 HEIGHT = 2
 WORD = "0x" + "5e" * 32
 ADDRESS = "0x" + "5e" * 20
-PER_SERVER = 60
+PER_SERVER = 30
 AT_LEAST = 60
 
 
@@ -263,6 +263,8 @@ class Seen:
     answers: dict[str, Answer] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     counted: float = 0
+    log: list[str] = field(default_factory=list)
+    """What the server said of the chain, if it refused anything."""
     helped: bool = False
     """Whether the honest node was asked for the block."""
 
@@ -333,6 +335,10 @@ class Nodes:
                         seen.wrong.append(f"{way}: {differ}")
                 seen.helped = _asked(self._honest[lie + place]) > before
             self._count(copath, found)
+            said = copath.log.read_text(errors="replace").splitlines()
+            for (lie, place), key in self._keys.items():
+                if any(answer.status != 200 for answer in found[lie, place].answers.values()):
+                    found[lie, place].log = [line for line in said if f'"pair-{key}"' in line]
         return found
 
     def _count(self, copath: Copath, found: dict[tuple[str, str], Seen]) -> None:
@@ -379,7 +385,7 @@ def test_the_honest_node_is_served(lie: str, place: str, outcomes: dict[tuple[st
     seen = outcomes[lie, place]
     refused = {way: answer.body[:250] for way, answer in seen.answers.items() if answer.status != 200}
     wrong, counted = seen.wrong, seen.counted
-    assert not refused
+    assert not refused, "\n".join([f"asked for it: {seen.helped}", *seen.log])
     assert not wrong
     assert counted or not seen.helped or place == "second"
 
