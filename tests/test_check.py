@@ -216,7 +216,7 @@ def _gas_changed(block: Any) -> None:
             "receipts: root not met",
             "receipts of ",
         ),
-        (BY_NUMBER, changed(_gas_changed), "wrong data", "InconsistentSource"),
+        (BY_NUMBER, changed(_gas_changed), "transactions: wrong data", "they cannot be read, or contradict"),
         (BY_NUMBER, changed(lambda block: block | {"gasUsed": "0x1"}), "wrong data", "header_hash: no known form"),
     ],
     ids=["a receipt", "a transaction", "the header"],

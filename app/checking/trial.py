@@ -65,6 +65,8 @@ class Trial:
     hashes: dict[int, bytes] = field(default_factory=dict)
     verdicts: dict[str, Counter[Verdict]] = field(default_factory=lambda: {name: Counter() for name in TRIES})
     with_transactions: int = 0
+    shown: Counter[str] = field(default_factory=Counter)
+    """Blocks with transactions of which each trie was proven: an empty one shows nothing."""
     findings: list[Finding] = field(default_factory=list)
     listing: dict[str, object] = field(default_factory=dict)
 
@@ -220,6 +222,10 @@ def _note_block(trial: Trial, block: ProvableBlock) -> None:
     trial.verdicts["transactions"][block.transactions_verdict] += 1
     trial.verdicts["receipts"][block.receipts_verdict] += 1
     trial.verdicts["leaves"][block.leaves_verdict] += 1
+    if block.transaction_count:
+        trial.shown["transactions"] += block.transactions_verdict is Verdict.PROVEN
+        trial.shown["receipts"] += block.receipts_verdict is Verdict.PROVEN
+        trial.shown["leaves"] += block.leaves_verdict is Verdict.PROVEN
 
 
 def _note_failures(trial: Trial, failures: dict[int, ProofError]) -> None:
@@ -246,8 +252,8 @@ def _judge_tries(trial: Trial) -> None:
         counts = trial.verdicts[name]
         for verdict, (weight, word, text) in _MEANINGS.items():
             if count := counts[verdict]:
-                # Where not one block could be proven, a note would not be enough.
-                weight = weight if counts[Verdict.PROVEN] else max(weight, Weight.PASSING)
+                # Where not one block that holds anything could be proven, a note would not be enough.
+                weight = weight if trial.shown[name] else max(weight, Weight.PASSING)
                 trial.note(weight, f"{name}: {word}", f"{name} of {count} of {rebuilt} blocks: {text}")
     if rebuilt == len(trial.heights) > 0 and not trial.with_transactions:
         text = f"no block of {rebuilt} holds a transaction: more of them would say more"
