@@ -259,6 +259,9 @@ class Keeping:
                 return
             if self._kin.replaced:
                 self._forgets_from = 0
+            elif self._kin.returned and self._finalized is not None:
+                self._kin.returned, above = False, self._finalized + 1
+                self._forgets_from = above if self._forgets_from is None else min(above, self._forgets_from)
             await self._forget_doubted()
             self._kin.replaced = False
             finalized, self._finalized = self._finalized, None

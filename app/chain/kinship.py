@@ -118,6 +118,8 @@ class Kin:
         self._by_head = False
         self._mixed = False
         self.kinship = Kinship.UNSEEN
+        self.returned = False
+        """Whether the ledger was disowned for a while: what was told to be final then may have been so on another chain."""
         self.replaced = False
         """Whether what the ledger holds is that of a chain that is no more, and is to be forgotten before anything is noted."""
 
@@ -226,7 +228,7 @@ class Kin:
         self._foreign_until = now + FOREIGN_AGAIN_S
         found = await kinship_of(self._ledger, self._nodes, self._head(), self._note_shared)
         if found is Kinship.SAME:
-            self.kinship, self._by_head = Kinship.SAME, False
+            self.kinship, self._by_head, self.returned = Kinship.SAME, False, True
             log.warning("ledger_of_this_chain", extra={"chain": self._chain})
         elif now - self._disowned_at >= FOREIGN_AGAIN_S and (
             found is Kinship.FOREIGN or (found is Kinship.UNKNOWN and self._by_head)
