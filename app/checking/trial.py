@@ -252,8 +252,9 @@ def _judge_tries(trial: Trial) -> None:
         counts = trial.verdicts[name]
         for verdict, (weight, word, text) in _MEANINGS.items():
             if count := counts[verdict]:
-                # Where not one block that holds anything could be proven, a note would not be enough.
-                weight = weight if trial.shown[name] else max(weight, Weight.PASSING)
+                # Where not one block could be proven, a note would not be enough; empty ones need nothing of a node.
+                shown = trial.shown[name] if verdict is Verdict.UNAVAILABLE else counts[Verdict.PROVEN]
+                weight = weight if shown else max(weight, Weight.PASSING)
                 trial.note(weight, f"{name}: {word}", f"{name} of {count} of {rebuilt} blocks: {text}")
     if rebuilt == len(trial.heights) > 0 and not trial.with_transactions:
         text = f"no block of {rebuilt} holds a transaction: more of them would say more"
