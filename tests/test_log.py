@@ -12,7 +12,7 @@ import logging
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -300,14 +300,15 @@ LEVELS = frozenset({"debug", "info", "warning", "warn", "error", "critical", "ex
 SNAKE_CASE = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
 
 
-def events_of(call: ast.Call) -> list[str] | None:
-    """The events that a call may log; None if one of them is no literal."""
+def events_of(call: ast.Call, constants: Mapping[str, str]) -> list[str] | None:
+    """The events that a call may log; None if one of them is no literal, and no constant of the module."""
     at = 1 if isinstance(call.func, ast.Attribute) and call.func.attr == "log" else 0
     if len(call.args) != at + 1:
         return None
     given = call.args[at]
     choices = [given.body, given.orelse] if isinstance(given, ast.IfExp) else [given]
-    literals = [each.value for each in choices if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    named = [ast.Constant(constants.get(each.id)) if isinstance(each, ast.Name) else each for each in choices]
+    literals = [each.value for each in named if isinstance(each, ast.Constant) and isinstance(each.value, str)]
     return literals if len(literals) == len(choices) else None
 
 
@@ -321,6 +322,13 @@ def style_complaints(source: str, path: str = "x.py") -> list[str]:
         for target in node.targets
         if isinstance(target, ast.Name)
     }
+    constants = {
+        target.id: node.value.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
     found = []
     for node in ast.walk(tree):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LEVELS):
@@ -329,7 +337,7 @@ def style_complaints(source: str, path: str = "x.py") -> list[str]:
         if not ((isinstance(owner, ast.Name) and owner.id in loggers) or "getLogger" in ast.unparse(owner)):
             continue
         where = f"{path}:{node.lineno}"
-        events = events_of(node)
+        events = events_of(node, constants)
         if events is None:
             found.append(f"{where}: the event is one literal, and facts go into extra=")
         elif not all(SNAKE_CASE.fullmatch(event) for event in events):

@@ -16,6 +16,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from app.api import inputs
+from app.chain import witnessing
 from app.core import errors
 from app.core.errors import InvalidParameter
 from app.metrics import NO_CHAIN, OUTCOMES, Metrics, labels
@@ -188,7 +189,8 @@ def test_every_value_of_a_closed_set_is_given_by_the_program() -> None:
         if keyword.arg == "about" and isinstance(keyword.value, ast.Constant)
     }
     about |= {*inputs._KINDS.values(), "index", InvalidParameter("").about}
-    made = {f"bad_{each}" for each in about} | {f"{first}xx" for first in (2, 3, 4, 5)}
+    made = {check.format(name) for check in witnessing._CHECKS.values() for name in witnessing._NAMES}
+    made |= {f"bad_{each}" for each in about} | {f"{first}xx" for first in (2, 3, 4, 5)}
     idle = {
         name: left
         for name, values in vars(labels).items()

@@ -118,7 +118,6 @@ ROUTES_TAKEN = ("head_aware", "exclusive", "exclusive_expired", "exclusive_broke
 CONTENT_CHECKS = (
     "block_hash",
     "build",
-    "count",
     "decode",
     "deposit_nonce",
     "header_fields",
@@ -127,7 +126,6 @@ CONTENT_CHECKS = (
     "null_block",
     "null_receipt",
     "null_receipts",
-    "null_transaction",
     "null_withdrawal",
     "position",
     "receipt_block_hash",
@@ -137,7 +135,6 @@ CONTENT_CHECKS = (
     "receipts_type",
     "signature",
     "transaction_hash",
-    "transaction_index",
     "transactions_not_committed",
     "transactions_root",
     "transactions_type",
