@@ -65,8 +65,8 @@ class Trial:
     hashes: dict[int, bytes] = field(default_factory=dict)
     verdicts: dict[str, Counter[Verdict]] = field(default_factory=lambda: {name: Counter() for name in TRIES})
     with_transactions: int = 0
-    shown: Counter[str] = field(default_factory=Counter)
-    """Blocks with transactions of which each trie was proven: an empty one shows nothing."""
+    receipts_given: int = 0
+    """Blocks of which the node gave receipts, if only an empty list: a block without transactions is proven without."""
     findings: list[Finding] = field(default_factory=list)
     listing: dict[str, object] = field(default_factory=dict)
 
@@ -200,6 +200,7 @@ async def _rebuild(trial: Trial, upstream: Upstream, builder: Builder, height: i
     assert chain_id is not None
 
     async def accept(bodies: BlockBodies) -> ProvableBlock:
+        trial.receipts_given += bodies.receipts_json is not None
         return await builder.build(
             BuildRequest(
                 family=chain.family,
@@ -222,10 +223,6 @@ def _note_block(trial: Trial, block: ProvableBlock) -> None:
     trial.verdicts["transactions"][block.transactions_verdict] += 1
     trial.verdicts["receipts"][block.receipts_verdict] += 1
     trial.verdicts["leaves"][block.leaves_verdict] += 1
-    if block.transaction_count:
-        trial.shown["transactions"] += block.transactions_verdict is Verdict.PROVEN
-        trial.shown["receipts"] += block.receipts_verdict is Verdict.PROVEN
-        trial.shown["leaves"] += block.leaves_verdict is Verdict.PROVEN
 
 
 def _note_failures(trial: Trial, failures: dict[int, ProofError]) -> None:
@@ -253,7 +250,8 @@ def _judge_tries(trial: Trial) -> None:
         for verdict, (weight, word, text) in _MEANINGS.items():
             if count := counts[verdict]:
                 # Where not one block could be proven, a note would not be enough; empty ones need nothing of a node.
-                shown = trial.shown[name] if verdict is Verdict.UNAVAILABLE else counts[Verdict.PROVEN]
+                lacking = (name, verdict) == ("receipts", Verdict.UNAVAILABLE)
+                shown = trial.receipts_given if lacking else counts[Verdict.PROVEN]
                 weight = weight if shown else max(weight, Weight.PASSING)
                 trial.note(weight, f"{name}: {word}", f"{name} of {count} of {rebuilt} blocks: {text}")
     if rebuilt == len(trial.heights) > 0 and not trial.with_transactions:
