@@ -723,6 +723,37 @@ def test_any_text_is_a_setting_or_one_line(text: str, setting: str) -> None:
     assert said.isprintable()
 
 
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({"HTTPS_PROXY": "foo://S3cr3t"}, "HTTPS_PROXY: must be the URL of an HTTP proxy, http://host:port"),
+        ({"https_proxy": "http://"}, "https_proxy: must be the URL of an HTTP proxy, http://host:port"),
+        ({"HTTP_PROXY": "http://S3cr3t:x"}, "HTTP_PROXY: must be the URL of an HTTP proxy, http://host:port"),
+        ({"HTTP_PROXY": "http://S3cr3t\u200b:1"}, "HTTP_PROXY: holds a zero width space (U+200B) as character 14"),
+        ({"ALL_PROXY": "socks5://127.0.0.1:1"}, "ALL_PROXY: names a SOCKS proxy, which cannot be used"),
+        ({"NO_PROXY": "a\u200b.example"}, "NO_PROXY: holds a zero width space"),
+        ({"SSL_CERT_FILE": "/nowhere/S3cr3t"}, "SSL_CERT_FILE: names what is not there"),
+        ({"SSL_CERT_DIR": "/nowhere/S3cr3t"}, "SSL_CERT_DIR: names what is not there"),
+        ({"SSLKEYLOGFILE": "/nowhere/S3cr3t"}, "SSLKEYLOGFILE: names a file that cannot be written"),
+    ],
+    ids=lambda each: next(iter(each)) if isinstance(each, dict) else "",
+)
+def test_what_every_call_goes_by_is_looked_at_before_the_first(
+    load: Load, refusal: Callable[..., str], environ: dict[str, str], said: str
+) -> None:
+    line = refusal(ONE_CHAIN, environ)
+    assert line.startswith(said)
+    assert "S3cr3t" not in line
+    demo = [{"chain_key": 1, "eth_rpc_url": "demo://mainnet-early"}]
+    assert demo_settings(demo, environ).settings.chains, "which calls nobody"
+    for fine in (
+        {"HTTPS_PROXY": "proxy.example:3128"},
+        {"http_proxy": "http://u:p@proxy.example:3128/"},
+        {"ALL_PROXY": ""},
+    ):
+        assert load(ONE_CHAIN, fine).warnings == []
+
+
 # --- what is possible and hardly meant ------------------------------------------------------------------------------
 
 

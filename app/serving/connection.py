@@ -66,7 +66,7 @@ class Connection(HttpToolsProtocol):
     """As its base; a request beyond the bounds is refused, and the connection closed."""
 
     limit = most_connections()
-    _refused_at = 0.0
+    _refused_at = float("-inf")
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)

@@ -16,6 +16,7 @@ from app.settings.models import Settings
 from app.settings.overrides import CONFIG_VARIABLES, apply_environment, apply_flags
 from app.settings.secret_files import read_secret_files
 from app.settings.shape import model_at, unknown_key
+from app.settings.surroundings import require_usable
 from app.settings.text import trimmed
 from app.settings.tree import Path, Tree, dotted
 
@@ -76,6 +77,8 @@ def _finished(
     except ValidationError as error:
         raise _refusal(error.errors(include_url=False, include_input=False), keys, tree.origin) from None
     settings = with_dependent_defaults(settings)
+    if any(not node.url.startswith("demo:") for chain in settings.chains for node in chain.upstream_list):
+        require_usable(environ)
     for where, why in conflicts(settings):
         raise SettingsError(f"{tree.origin(where)}: {dotted(where)}: {why}")
     warnings += [f"{tree.origin(where)}: {dotted(where)}: {why}" for where, why in doubts(settings)]
