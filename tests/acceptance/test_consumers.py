@@ -70,7 +70,7 @@ def test_keys_need_a_pepper_and_a_database(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump({"database_url": "sqlite+aiosqlite:///no/such/place.db", "chains": [SEPOLIA]}))
     without = keys(file, "list")
-    assert (without.returncode, len(without.stderr.splitlines())) == (1, 1)
+    assert (without.returncode, len(without.stderr.splitlines())) == (2, 1)
     assert "consumers.pepper_file" in without.stderr
     file.write_text(file.read_text() + f"consumers: {{pepper: {PEPPER}}}\n")
     nowhere = keys(file, "revoke", "0123456789ab")

@@ -34,10 +34,10 @@ async def anchored_up(copath: Program) -> dict[str, Any]:
 
 async def test_a_file_of_anchors_that_is_not_right(tmp_path: Path) -> None:
     path = tmp_path / "anchors.csv"
-    line = await refusal(tmp_path / "one", anchored(source="static", path=str(path)), 1)
+    line = await refusal(tmp_path / "one", anchored(source="static", path=str(path)), 2)
     assert line == f"chain chain: anchors: {path}: cannot be read: No such file or directory"
     path.write_text("height,digest,kind\n7,0x12,attestation\n")
-    line = await refusal(tmp_path / "other", anchored(source="static", path=str(path)), 1)
+    line = await refusal(tmp_path / "other", anchored(source="static", path=str(path)), 2)
     assert line == f"chain chain: anchors: {path}: line 2: the digest must be 64 hex digits behind 0x"
 
 
@@ -46,7 +46,7 @@ async def test_another_genesis_than_the_one_that_is_kept(tmp_path: Path) -> None
     settings = {"source": "self", "interval": 5}
     async with running(tmp_path / "first", anchored(**settings, genesis=FIRST) | kept) as copath:
         await anchored_up(copath)
-    line = await refusal(tmp_path / "second", anchored(**settings, genesis=FIRST + 1) | kept, 1)
+    line = await refusal(tmp_path / "second", anchored(**settings, genesis=FIRST + 1) | kept, 2)
     assert line == (
         f"chain chain: anchors: anchors.genesis is {FIRST + 1}, but the anchors that are kept of chain_key 1 start at {FIRST}"
     )
@@ -57,7 +57,7 @@ async def test_another_genesis_than_the_one_that_is_kept(tmp_path: Path) -> None
 async def test_a_creditcoin_that_is_not_there_yet(tmp_path: Path) -> None:
     url = f"ws://127.0.0.1:1/{CANARY}"
     async with running(tmp_path, anchored(source="creditcoin", url=url)) as copath:
-        await until(lambda: copath.event("anchoring stalls"), "it said so")
+        await until(lambda: copath.event("anchoring_stalled"), "it said so")
         listed = (await copath.get("/api/v1/chains/1")).json
         assert listed["anchors"] == {
             "source": "creditcoin",
