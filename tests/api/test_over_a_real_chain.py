@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 from app.anchors.self_attested import SelfAttested
 from app.chain.chain import Chain
+from app.chain.ports import Clock
 from app.core.admission import Door
 from app.core.blocks import BlockRef
 from app.metrics import Metrics
@@ -30,6 +30,8 @@ class OneChain:
 
     chain: Chain
     metrics: Metrics
+    clock: Clock
+    """That of the chain: deadlines are told by one clock."""
     started: bool = True
     draining: bool = False
     builder_healthy: bool = True
@@ -46,7 +48,7 @@ class OneChain:
         self.chains, self.by_name = {self.chain.key: self.chain}, {self.chain.name: self.chain}
 
     def now(self) -> float:
-        return time.monotonic()
+        return self.clock.now()
 
 
 @pytest.fixture
@@ -78,7 +80,7 @@ async def anchored() -> RecordedChain:
 
 
 async def served(recorded: RecordedChain) -> AsyncIterator[httpx2.AsyncClient]:
-    async with serving(OneChain(recorded.chain, recorded.metrics)) as client:
+    async with serving(OneChain(recorded.chain, recorded.metrics, recorded.clock)) as client:
         yield client
 
 
