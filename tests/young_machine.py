@@ -31,11 +31,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--locale", default="C", help="LANG and LC_ALL, installed or not")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     chosen = parser.parse_args(arguments)
-    offset_s = chosen.uptime - time.monotonic()
+    shift_s = chosen.uptime - time.monotonic()
     environment = surroundings(os.environ, chosen.zone, chosen.locale)
-    prefix = _time_namespace(offset_s)
+    prefix = _time_namespace(shift_s)
     if prefix is None:
-        environment["COPATH_TESTS_CLOCK_OFFSET"] = str(offset_s)
+        environment["COPATH_TESTS_CLOCK_OFFSET"] = str(shift_s)
         environment["PYTHONPATH"] = str(ROOT / "tests" / "young")
     command = [*(prefix or ()), *chosen.command]
     return subprocess.run(command, cwd=ROOT, env=environment, umask=UMASK, check=False).returncode
@@ -47,16 +47,27 @@ def surroundings(environ: Mapping[str, str], zone: str | None, locale: str) -> d
     return {**kept, "LANG": locale, "LC_ALL": locale, **({"TZ": zone} if zone else {})}
 
 
-def _time_namespace(offset_s: float) -> list[str] | None:
+def _time_namespace(shift_s: float) -> list[str] | None:
     """What puts a command into a namespace with these clocks; None if that is not possible here."""
     unshare = shutil.which("unshare")
     if unshare is None or not sys.platform.startswith("linux"):
         return None
     user = [] if os.geteuid() == 0 else ["--user", "--map-current-user"]
-    clocks = ["--time", f"--monotonic={round(offset_s)}", f"--boottime={round(offset_s)}"]
+    offset = round(shift_s + _offset_s())
+    clocks = ["--time", f"--monotonic={offset}", f"--boottime={offset}"]
     prefix = [unshare, *user, *clocks]
     tried = subprocess.run([*prefix, "true"], capture_output=True, check=False)
     return prefix if tried.returncode == 0 else None
+
+
+def _offset_s() -> float:
+    """Of the namespace that this process is in: a new one has its offset to the machine, and not to it."""
+    try:
+        lines = Path("/proc/self/timens_offsets").read_text().splitlines()
+    except OSError:
+        return 0.0
+    offsets = {clock: int(seconds) + int(nanoseconds) / 1e9 for clock, seconds, nanoseconds in map(str.split, lines)}
+    return offsets.get("monotonic", 0.0)
 
 
 if __name__ == "__main__":

@@ -105,6 +105,10 @@ def block_of(height: int, branch: int) -> Noted:
     return Noted(height, mark.rjust(32, b"b"), transactions, mark.rjust(32, b"r"), asked=height % 13 == 0)
 
 
+FORGETS_BACK = 70
+"""From the last height that a writer told of, at most: a step and what the one before forgot."""
+
+
 def write_until_killed(url: str, seed: int, confirmed: SimpleQueue[tuple[str, int]]) -> None:
     """Fills, reorgs, retention, anchoring, as a chain does them, as fast as it goes. Tells what was done, once it was."""
 
