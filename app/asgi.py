@@ -17,7 +17,7 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp
 
 from app import __version__, house
-from app.api import batches, chains, docs, health, native, problems, second_opinion, usc, verify
+from app.api import batches, docs, health, native, problems, second_opinion, usc, verify
 from app.api.admission import Admission
 from app.api.compression import Compression
 from app.api.consumers import Consumers, Toll
@@ -76,7 +76,7 @@ def create_app(
     )
     second_opinion.remember(routes)
     batches.add_routes(routes, settings.max_batch_size, settings.max_batch_span)
-    for door in (usc, native, verify, chains, health):
+    for door in (usc, native, verify, health):
         door.add_routes(routes)
     docs.add_routes(routes, keys_required=settings.consumers.api_keys_required)
     table = RouteTable(routes.routes)

@@ -16,9 +16,8 @@ from app.anchors.self_attested import SelfAttested
 from app.anchors.static import AnchorsRefused, Static
 from app.chain.chain import Chain
 from app.chain.figures import Figures
-from app.chain.head import FinalityRule
 from app.chain.ports import Anchors, BlockStore, Builder, Clock, Ledger, Upstream
-from app.chain.rules import ChainRules
+from app.chain.rules import ChainRules, FinalityRule
 from app.core.lasting import AnchorContradiction
 from app.core.routing import RoutingRules
 from app.core.spending import prices_of

@@ -21,8 +21,7 @@ from prometheus_client import CollectorRegistry
 
 from app.chain.building import open_builder
 from app.chain.chain import Chain
-from app.chain.head import FinalityRule
-from app.chain.rules import ChainRules
+from app.chain.rules import ChainRules, FinalityRule
 from app.core.blocks import BlockRef
 from app.core.provable_block import ProvableBlock
 from app.core.purpose import Purpose, for_purpose

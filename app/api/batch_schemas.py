@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
-from pydantic.alias_generators import to_camel
+from pydantic import Field, JsonValue
 
 from app.api.batch_questions import MAX_INDEXES, MAX_PROOF_QUERIES, MAX_SPLIT, MAX_TX_HASHES
-from app.api.schemas import TX_HASH_SCHEMA, U64, ContinuityProofBody, Hash, Hex, MerkleProof, Omitted
-
-
-class _CamelBody(BaseModel):
-    """Field names in camelCase on the wire."""
-
-    model_config = ConfigDict(alias_generator=to_camel)
-
+from app.api.schemas import TX_HASH_SCHEMA, U64, CamelBody, ContinuityProofBody, Hash, Hex, MerkleProof, Omitted
 
 _NUMBER_AS_NAME: dict[str, JsonValue] = {"type": "string", "pattern": "^(0|[1-9][0-9]*)$"}
 
 
-class UscBatchItem(_CamelBody):
+class UscBatchItem(CamelBody):
     """One transaction of a batch."""
 
     tx_hash: Hash
@@ -28,7 +20,7 @@ class UscBatchItem(_CamelBody):
     merkle_proof: MerkleProof
 
 
-class UscBatch(_CamelBody):
+class UscBatch(CamelBody):
     """usc proofs of many transactions. `roots` begin at `fromHeader` and end at an anchor that covers `toHeader`."""
 
     chain_key: U64
@@ -46,7 +38,7 @@ class UscBatch(_CamelBody):
     generated_at: Annotated[str, Field(description="RFC 3339, UTC.")]
 
 
-class UscSplitBatch(_CamelBody):
+class UscSplitBatch(CamelBody):
     """With `split`: the same proofs as batches that one call of the verifying precompile takes, each with a continuity proof.
 
     All end in the same anchor; the roots of each begin at its own `fromHeader`. Heights asked for without indexes, where there
@@ -60,7 +52,7 @@ class UscSplitBatch(_CamelBody):
     batches: list[UscBatch]
 
 
-class ProofQuery(_CamelBody):
+class ProofQuery(CamelBody):
     """Transactions of one block, by index. Without indexes, the roots from its height on alone."""
 
     header_number: U64

@@ -7,16 +7,13 @@ it will leave: the same bytes in two encodings are two representations, with two
 from __future__ import annotations
 
 import asyncio
-import re
 import zlib
 from collections.abc import Iterable
-from itertools import islice
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-MIN_BYTES = 1024
-"""A shorter body fits one packet as it is."""
+from app.api.conditional import takes_gzip, varies
 
 ASIDE_BYTES = 64 * 1024
 """Up to this size a piece is compressed on the event loop, in a millisecond or less; zlib lets others run meanwhile."""
@@ -25,38 +22,6 @@ _LEVEL = 6
 _GZIP_WINDOW = (
     31  # zlib's name for a gzip frame around its largest window; the frame tells no time, so equal in gives equal out
 )
-
-_COMPRESSIBLE = re.compile(r"application/(?:[a-z-]+\+)?json|application/openmetrics-text|text/plain|text/html")
-_CODING = re.compile(r"([a-z0-9*-]+)(?:\s*;\s*q\s*=\s*(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?))?", re.IGNORECASE)
-"""Of an offer without space around it. No two parts of it take the same characters next to each other, so it never backtracks."""
-
-_MOST_OFFERS = 32
-"""What a client says beyond that many is not read."""
-
-
-def varies(media_type: str, size_bytes: int | None) -> bool:
-    """Whether an answer like this is compressed for those who take it. A size of None is not known yet."""
-    if size_bytes is not None and size_bytes < MIN_BYTES:
-        return False
-    return _COMPRESSIBLE.fullmatch(media_type.partition(";")[0].strip().lower()) is not None
-
-
-def takes_gzip(accept_encoding: Iterable[str]) -> bool:
-    """Whether a client wants gzip rather than nothing, by its `Accept-Encoding` lines (RFC 9110, 12.5.3)."""
-    weights: dict[str, float] = {}
-    for part in ",".join(islice(accept_encoding, _MOST_OFFERS)).split(",", _MOST_OFFERS)[:_MOST_OFFERS]:
-        offer = _CODING.fullmatch(part.strip())
-        if offer is not None:
-            weights[offer[1].lower()] = float(offer[2] or 1)
-    gzip = weights.get("gzip", weights.get("x-gzip", weights.get("*", 0.0)))
-    return gzip > 0 and gzip >= weights.get("identity", 0.0)
-
-
-def tag_as_sent(tag: str, accept_encoding: Iterable[str], media_type: str, size_bytes: int) -> str:
-    """The ETag of an answer in the encoding in which it leaves. A weak tag is the same in all of them."""
-    if tag.startswith("W/") or not varies(media_type, size_bytes) or not takes_gzip(accept_encoding):
-        return tag
-    return f'{tag[:-1]}-gzip"'
 
 
 class Compression:

@@ -15,8 +15,9 @@ import orjson
 from fastapi import FastAPI, Request
 from starlette.responses import Response
 
-from app.api.lobby import ChainFloor, Lobby, house_of
-from app.api.schemas import Alive, CompatHealth, Health, Readiness
+from app.api.lobby import ChainFloor, Lobby, house_of, open_house_of
+from app.api.schemas import Alive, ChainList, ChainPath, ChainStatus, CompatHealth, Health, Readiness
+from app.api.usc import chain_in
 
 _DEAD_AFTER_S = 5.0
 _LAGGING_ABOVE_S = 1.0
@@ -25,7 +26,8 @@ _TURN_S = 0.002
 
 
 def add_routes(app: FastAPI) -> None:
-    """Registers probes, health and metrics."""
+    """Registers probes, health, metrics and the chain listing."""
+    _add_chain_routes(app)
     for path, operation, route, summary, body, codes in (
         ("/livez", "getLiveness", livez, "Liveness of this process", Alive, (200, 503)),
         ("/readyz", "getReadiness", readyz, "Whether this replica can serve", Readiness, (200, 503)),
@@ -215,3 +217,40 @@ def _one(chain: ChainFloor) -> dict[str, object]:
 
 def _answer(body: object, status: int) -> Response:
     return Response(orjson.dumps(body), status, {"Cache-Control": "no-store"}, "application/json")
+
+
+def _add_chain_routes(app: FastAPI) -> None:
+    """Registers the chain listing."""
+    app.get(
+        "/api/v1/chains",
+        operation_id="listChains",
+        summary="Every configured chain",
+        tags=["chains"],
+        responses={200: {"model": ChainList}},
+        response_class=Response,
+    )(chains)
+    app.get(
+        "/api/v1/chains/{chain}",
+        operation_id="getChain",
+        summary="One chain: heights, kinds of proofs, upstreams by name",
+        tags=["chains"],
+        responses={200: {"model": ChainStatus}},
+        response_class=Response,
+    )(chain_by_name)
+
+
+async def chains(request: Request) -> Response:
+    """Every configured chain, by ascending key."""
+    listed = open_house_of(request.scope).chains.values()
+    return _answer({"chains": [described(chain) for chain in listed]}, 200)
+
+
+async def chain_by_name(request: Request, chain: ChainPath) -> Response:
+    """One chain."""
+    return _answer(described(chain_in(request)), 200)
+
+
+def described(chain: ChainFloor) -> dict[str, object]:
+    """A chain as clients see it: never an upstream's address."""
+    # A key may pass 2^53-1: a string here, as in the native bodies.
+    return {**chain.status(), "chainKey": str(chain.key)}

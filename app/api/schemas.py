@@ -60,13 +60,13 @@ class _Body(BaseModel):
     """Field names as written."""
 
 
-class _CamelBody(BaseModel):
+class CamelBody(BaseModel):
     """Field names in camelCase on the wire."""
 
     model_config = ConfigDict(alias_generator=to_camel)
 
 
-class FinalityStatement(_CamelBody):
+class FinalityStatement(CamelBody):
     """How final the block is, and on whose word."""
 
     level: Literal["latest", "safe", "finalized"]
@@ -74,7 +74,7 @@ class FinalityStatement(_CamelBody):
     sources: Exact
 
 
-class ProvenLog(_CamelBody):
+class ProvenLog(CamelBody):
     """One log, with both of its coordinates."""
 
     address: Hex
@@ -85,7 +85,7 @@ class ProvenLog(_CamelBody):
     rlp: Hex
 
 
-class NativeProof(_CamelBody):
+class NativeProof(CamelBody):
     """`value` stands under `key` in the Merkle-Patricia trie of `root`, which the header commits to."""
 
     format: Literal["copath/1"]
@@ -112,28 +112,28 @@ class NativeProof(_CamelBody):
     encodings: Annotated[dict[str, Hex] | Omitted, Field(description="The encodings asked for, by name.")] = None
 
 
-class Sibling(_CamelBody):
+class Sibling(CamelBody):
     """A neighbour on the way to the root."""
 
     hash: Hash
     is_left: bool
 
 
-class MerkleProof(_CamelBody):
+class MerkleProof(CamelBody):
     """Siblings, leaf level first."""
 
     root: Hash
     siblings: list[Sibling]
 
 
-class ContinuityProofBody(_CamelBody):
+class ContinuityProofBody(CamelBody):
     """Roots of consecutive heights up to an anchor, and the digest below the first."""
 
     lower_endpoint_digest: Hash
     roots: list[Hash]
 
 
-class UscProof(_CamelBody):
+class UscProof(CamelBody):
     """A usc proof of one transaction."""
 
     chain_key: U64
@@ -160,13 +160,13 @@ class Verdict(_Body):
     message: str
 
 
-class NewestAttested(_CamelBody):
+class NewestAttested(CamelBody):
     """The newest height that an anchor covers."""
 
     attested_height: U64 | None
 
 
-class ChainAnchors(_CamelBody):
+class ChainAnchors(CamelBody):
     """Where anchors come from; `self` is accepted by no chain. `state` (`ok`, `unread`, `stale` or `refused`), `age_seconds` and
     `reason` tell how it goes to read those of others, `as_of_height` of which block of Creditcoin they are; `stalled` what keeps
     them from being made or read now."""
@@ -196,7 +196,7 @@ BackfillState = Literal[
 ]
 
 
-class ChainBackfill(_CamelBody):
+class ChainBackfill(CamelBody):
     """Blocks filled ahead of requests: the heights that are to be (lowest and highest), how many are missing, the lowest done."""
 
     state: BackfillState
@@ -206,7 +206,7 @@ class ChainBackfill(_CamelBody):
     error: str | Omitted = None
 
 
-class UpstreamCapabilities(_CamelBody):
+class UpstreamCapabilities(CamelBody):
     """What was learned of an upstream, and what it may be asked for."""
 
     receipts: Literal["by-block", "by-transaction"]
@@ -217,7 +217,7 @@ class UpstreamCapabilities(_CamelBody):
     body_bytes: Exact
 
 
-class UpstreamStatus(_CamelBody):
+class UpstreamStatus(CamelBody):
     """One upstream, by the name that the configuration gives it."""
 
     name: str
@@ -236,7 +236,7 @@ class UpstreamStatus(_CamelBody):
     capabilities: UpstreamCapabilities
 
 
-class ChainCache(_CamelBody):
+class ChainCache(CamelBody):
     """Blocks in memory."""
 
     blocks: Exact
@@ -248,7 +248,7 @@ Family = Literal[
 ]
 
 
-class ChainStatus(_CamelBody):
+class ChainStatus(CamelBody):
     """One chain: what can be proven on it, how far it is, and how its upstreams fare (by name, never by address)."""
 
     chain_key: Decimal
@@ -271,7 +271,7 @@ class ChainStatus(_CamelBody):
     reasons: list[str]
 
 
-class ChainList(_CamelBody):
+class ChainList(CamelBody):
     """Every configured chain, by ascending key."""
 
     chains: list[ChainStatus]

@@ -24,6 +24,7 @@ from .agreement import Agreed, on_claims, on_height
 from .ports import Clock, Watched
 from .reorgs import Reorg, SeenBlocks, compared
 from .rounds import Rounds
+from .rules import FinalityRule
 from .witnesses import Doubt, Witnesses
 
 STANDING_STILL_S = 60.0
@@ -41,14 +42,6 @@ NEW_CHAIN_S = 30.0
 
 IN_DOUBT = "the head fell below the finalized height: whether it is the same chain is not known yet"
 NEW_CHAIN = "another chain took the place of this one: what was kept of it is not used"
-
-
-@dataclass(frozen=True, slots=True)
-class FinalityRule:
-    """`mode` is `tag` (the node's own tags, depth where it knows none) or `depth` (so many blocks below the head)."""
-
-    mode: str = "tag"
-    depth: int = 64
 
 
 @dataclass(slots=True)

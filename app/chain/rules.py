@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .head import FinalityRule
+
+@dataclass(frozen=True, slots=True)
+class FinalityRule:
+    """`mode` is `tag` (the node's own tags, depth where it knows none) or `depth` (so many blocks below the head)."""
+
+    mode: str = "tag"
+    depth: int = 64
 
 
 @dataclass(frozen=True, slots=True)

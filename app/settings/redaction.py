@@ -8,8 +8,6 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import BaseModel
 
-from app.settings.models import Settings
-
 _HIDDEN = "***"
 _SHORTEST_SECRET = 8  # shorter pieces of a URL are words such as v2, rpc, mainnet
 
@@ -29,12 +27,12 @@ def redact_url(url: str) -> str:
     return f"{parts.scheme}://{shown}" + (f":{port}" if port is not None else "")
 
 
-def redacted(settings: Settings) -> dict[str, Any]:
+def redacted(settings: BaseModel) -> dict[str, Any]:
     """The settings as plain values for the log: URLs by host, secrets and the places they lie in not at all."""
     return _redacted(settings)
 
 
-def changed(settings: Settings) -> dict[str, Any]:
+def changed(settings: BaseModel) -> dict[str, Any]:
     """Those of `redacted` that differ from their defaults."""
     return _changed(settings)
 
@@ -80,7 +78,7 @@ def _hidden(name: str, value: Any) -> Any:
     return _HIDDEN
 
 
-def secrets_of(settings: Settings) -> frozenset[str]:
+def secrets_of(settings: BaseModel) -> frozenset[str]:
     """The pieces of text that must appear in no log line, for whoever filters them out: keys in paths and queries of URLs,
     passwords, header values, the pepper."""
     return frozenset(piece for piece in _pieces(settings) if len(piece) >= _SHORTEST_SECRET)

@@ -6,7 +6,6 @@ Synchronous, with `now` as an argument: every change happens between two awaits.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from enum import StrEnum
 
 from .faults import NEVER_CONNECTED, CallFailed, Fault
@@ -21,9 +20,6 @@ DENIED_FOR_S = 60.0
 """A node that refused our credentials is tried again once after this long: keys are renewed."""
 
 COOLDOWN_MIN_S, COOLDOWN_MAX_S = 1.0, 60.0
-
-LONGEST_WAIT_S = 1e9
-"""Nothing that a node asks for is taken to be longer."""
 
 BATCH_START = 100
 
@@ -183,17 +179,3 @@ class Standing:
             self.denied_until = now + DENIED_FOR_S
         elif failure.fault in NEVER_CONNECTED:
             self.forget_chain()
-
-
-def retry_after_s(header: str | None, wall_now: float) -> float | None:
-    """Seconds that a `Retry-After` header asks for, in either form (RFC 9110, 10.2.3); None when it is unusable."""
-    if header is None:
-        return None
-    text = header.strip()[:64]
-    if text.isascii() and text.isdigit():
-        return float(text[:9])
-    try:
-        wait_s = parsedate_to_datetime(text).timestamp() - wall_now
-    except (ValueError, TypeError, OverflowError, OSError):  # a date or a zone that no calendar has
-        return None
-    return min(max(wait_s, 0.0), LONGEST_WAIT_S)

@@ -1,6 +1,6 @@
 """The load, from a process of its own, over raw sockets to the loopback address.
 
-python -m bench.overload.load PORT SECONDS (--rate N | --clients N) --path TEMPLATE... [more]        prints one JSON `Tally`
+python -m bench.overload.load PORT SECONDS (--rate N | --clients N) --path TEMPLATE... [more]        prints a JSON tally
 
 `--rate` is an open loop: arrivals are random (exponential gaps) and wait for nobody, as those of the world. `--clients` is a
 closed one: so many clients, each of whom asks again as soon as it has its answer. Both end: by time, and by how many

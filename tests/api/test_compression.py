@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.api import compression
-from app.api.compression import ASIDE_BYTES, MIN_BYTES, Compression
+from app.api import conditional
+from app.api.compression import ASIDE_BYTES, Compression
+from app.api.conditional import MIN_BYTES
 from tests.api.exchanges import Exchange
 
 NATIVE = "/api/v1/proofs/modern/blocks/19426587/receipts/3"
@@ -49,12 +50,12 @@ JSON = (b"content-type", b"application/json")
     ],
 )
 def test_who_takes_gzip(lines: list[str], taken: bool) -> None:
-    assert compression.takes_gzip(lines) is taken
+    assert conditional.takes_gzip(lines) is taken
 
 
 @given(st.lists(st.text(max_size=40), max_size=3))
 def test_any_header_is_read(lines: list[str]) -> None:
-    assert compression.takes_gzip(lines) in (True, False)
+    assert conditional.takes_gzip(lines) in (True, False)
 
 
 @pytest.mark.parametrize("path", [NATIVE, USC, "/metrics", "/openapi.json"])

@@ -10,9 +10,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from app.chain.chain import Chain
-from app.chain.head import FinalityRule
 from app.chain.ports import Anchors, BlockStore, Leases, Ledger
-from app.chain.rules import ChainRules
+from app.chain.rules import ChainRules, FinalityRule
 from app.core.block_building import build
 from app.core.blocks import BlockBodies, BlockName, BlockRef, Position
 from app.core.errors import ContentInvalid

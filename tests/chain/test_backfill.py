@@ -13,7 +13,7 @@ import pytest
 from app.anchors.self_attested import SelfAttested
 from app.chain.backfill import HISTORY_MEMORY_S, RANGE_PAUSES_S, Backfill, Outcome, State
 from app.chain.figures import Figures
-from app.chain.head import FinalityRule
+from app.chain.rules import FinalityRule
 from app.chain.supervision import Loop, supervise
 from app.core.blocks import BlockBodies, BlockRef, Noted
 from app.core.budget import Priority

@@ -8,7 +8,8 @@ import pytest
 
 from app.chain.cache import BlockCache
 from app.chain.canon import HEAD_FRESH_S, NEAR_HEAD_BLOCKS, Canon
-from app.chain.head import FinalityRule, HeadTracker
+from app.chain.head import HeadTracker
+from app.chain.rules import FinalityRule
 from app.core.blocks import BlockName
 from app.core.deadlines import deadline
 from app.core.errors import BlockNotOnSourceChain, RequestTimeout, RpcUnavailable

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from app.chain.head import IN_DOUBT, NEW_CHAIN, FinalityRule, HeadTracker
+from app.chain.head import IN_DOUBT, NEW_CHAIN, HeadTracker
+from app.chain.rules import FinalityRule
 from app.core.blocks import BlockName
 from app.core.deadlines import deadline
 from app.core.errors import ProofError, RpcUnavailable

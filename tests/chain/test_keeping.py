@@ -10,9 +10,10 @@ import pytest
 from app.anchors.self_attested import SelfAttested
 from app.chain.asking import HOPELESS_S, PATIENCE_S, READ_LIMIT_S
 from app.chain.continuing import Continuity
-from app.chain.head import IN_DOUBT, FinalityRule
+from app.chain.head import IN_DOUBT
 from app.chain.keeping import LOOK_EVERY_S, Keeping
 from app.chain.kinship import FOREIGN_AGAIN_S, Kinship
+from app.chain.rules import FinalityRule
 from app.core.blocks import BlockName, BlockRef, Noted
 from app.core.errors import ProofError, RpcUnavailable, UpstreamBudgetExhausted
 from app.core.finality import Level

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.chain.head import FinalityRule, HeadTracker
+from app.chain.head import HeadTracker
 from app.chain.office import ASK_EVERY_S, LEASE_S
 from app.chain.rounds import QUIET_S
-from app.chain.rules import ChainRules
+from app.chain.rules import ChainRules, FinalityRule
 from app.chain.shared_head import TOLD_S, SharedHead
 from app.core.blocks import BlockName
 from tests.chain.leased_rows import RowLeases, Rows

@@ -15,8 +15,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from app.chain.chain import Chain, Found
-from app.chain.head import FinalityRule
-from app.chain.rules import ChainRules
+from app.chain.rules import ChainRules, FinalityRule
 from app.core import trie
 from app.core.blocks import BlockBodies, BlockName, BlockRef, Position
 from app.core.errors import BlockNotOnSourceChain, InconsistentSource, ProofError, RpcUnavailable, TxHashNotFound

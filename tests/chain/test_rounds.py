@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from app.chain.head import FinalityRule, HeadTracker
+from app.chain.head import HeadTracker
 from app.chain.rounds import QUIET_S
+from app.chain.rules import FinalityRule
 from app.core.blocks import BlockName
 from app.core.errors import RpcUnavailable
 from tests.fakes import FakeUpstream, ManualClock, settle

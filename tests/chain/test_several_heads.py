@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.chain.head import FinalityRule, HeadTracker
+from app.chain.head import HeadTracker
 from app.chain.reorgs import Reorg
+from app.chain.rules import FinalityRule
 from app.core.blocks import BlockName, Sighting
 from app.core.errors import BlockNotOnSourceChain, RpcUnavailable
 from app.core.finality import Finality, Level

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 from sqlalchemy import text
 
-from app.chain.head import FinalityRule, HeadTracker
-from app.chain.rules import ChainRules
+from app.chain.head import HeadTracker
+from app.chain.rules import ChainRules, FinalityRule
 from app.chain.shared_head import SharedHead
 from app.core.blocks import BlockName, Sighting
 from app.core.errors import RpcUnavailable

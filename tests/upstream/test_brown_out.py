@@ -14,8 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from app.chain.chain import Chain
-from app.chain.head import FinalityRule
-from app.chain.rules import ChainRules
+from app.chain.rules import ChainRules, FinalityRule
 from app.core.blocks import BlockRef
 from app.core.breaker import LONGEST_PERIOD_S
 from app.core.errors import ProofError, RpcUnavailable

@@ -14,7 +14,8 @@ from app.core.errors import HistoryUnavailable, ProofError, RpcUnavailable
 from app.core.provable_block import Verdict
 from app.upstream.faults import CallFailed, Fault
 from app.upstream.reading import NodeReader
-from app.upstream.standing import OFF_FIRST_S, retry_after_s
+from app.upstream.standing import OFF_FIRST_S
+from app.upstream.statuses import retry_after_s
 from tests.scripted_behaviours import Behaviour, answer, changed, error, http, null, raw
 from tests.scripted_node import ScriptedNode, closed_port
 from tests.upstream.conftest import WALL, Rig, handed, open_rig
