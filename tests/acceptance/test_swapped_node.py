@@ -211,3 +211,30 @@ def test_two_replicas_on_one_database_know_of_it_both(
                 require_dead(copath, dead, known_tags)
                 require_alive(copath, node.blocks[-1])
     asyncio.run(postgres_server.drop(name))
+
+
+def test_an_address_that_leads_to_another_chain_and_back_leaves_nothing_of_that_one(
+    node: Swapped, tmp_path: Path
+) -> None:
+    node.begin(OLD)
+    ours, saved = node.blocks, tmp_path / "saved.json"
+    with server(node, tmp_path) as copath:
+        until(lambda: listed(copath)["finalized"] == OLD - DEPTH, "what is final")
+        known(copath, ours)
+        node.anvil.save(saved)
+        node.begin(16)
+        other = node.blocks
+        until(lambda: said(copath) == 1, "the other chain to be seen")
+        tags = known(copath, other)
+        node.begin(0, "--load-state", str(saved))
+        until(lambda: said(copath) == 2, "the first one to be seen again")
+        require_dead(copath, other, tags)
+        require_alive(copath, ours[0])
+        until(lambda: listed(copath)["finalized"] == OLD - DEPTH, "what is final there")
+    with server(node, tmp_path) as copath:
+        until(lambda: listed(copath)["finalized"] == OLD - DEPTH, "what is final there")
+        require_dead(copath, other, tags)
+        for block in ours[: OLD - DEPTH]:
+            answer = copath.get(f"/api/v1/proofs/{KEY}/blocks/{int(block['number'], 16)}/receipts/0")
+            assert (answer.status, answer.json["blockHash"]) == (200, block["hash"])
+            assert answer.json["finality"]["level"] == "finalized"
