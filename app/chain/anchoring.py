@@ -83,7 +83,7 @@ class Anchoring:
         try:
             while True:
                 self._head_moved.clear()
-                finalized = self._finalized
+                finalized = self._head.undoubted_final
                 try:
                     await self._advance(finalized)
                 except ProofError as error:
@@ -102,11 +102,6 @@ class Anchoring:
                 await self._office.leave()
 
     @property
-    def _finalized(self) -> int | None:
-        """The height that is final; None too while it is in doubt whether the chain is still the same."""
-        return None if self._head.in_doubt else self._head.heads.finalized
-
-    @property
     def _polled(self) -> bool:
         """Whether the anchors are somebody else's, who is asked for them from time to time: what is final here moves nothing."""
         return self._anchors.poll_interval_s is not None
@@ -117,7 +112,7 @@ class Anchoring:
             return
         await self._anchors.advance(finalized, self._root_in_turn)
         self.stalled = None
-        if self._polled or (finalized is not None and finalized == self._finalized):
+        if self._polled or (finalized is not None and finalized == self._head.undoubted_final):
             self._caught_up.set()
 
     async def _advance_for_all(self, finalized: int | None, office: Office) -> None:
@@ -135,7 +130,7 @@ class Anchoring:
             self.stalled = None
         elif self.stalled in (None, StoreUnavailable.__name__):  # who failed and lets others try still says why
             self._note_stall(NOBODY, "what is final is anchored by no process")
-        if self._finalized is not None and not self._is_due(self._finalized):
+        if self._head.undoubted_final is not None and not self._is_due(self._head.undoubted_final):
             self._caught_up.set()
 
     async def _give_way(self, finalized: int | None, office: Office) -> None:

@@ -114,11 +114,6 @@ class Backfill:
     def __repr__(self) -> str:
         return f"<Backfill {self._rules.name} {self._backlog!r} {len(self._in_flight)} in flight, {self._setbacks!r}>"
 
-    @property
-    def _finalized(self) -> int | None:
-        """The height that is final; None too while it is in doubt whether the chain is still the same."""
-        return None if self._head.in_doubt else self._head.heads.finalized
-
     # --- what is ----------------------------------------------------------------------------------------------------
 
     @property
@@ -126,13 +121,13 @@ class Backfill:
         """What it is doing."""
         if not self._rules.backfill:
             return State.OFF
-        if self._finalized is None:
+        if self._head.undoubted_final is None:
             return State.WAITING
         if self._office is not None and not self._office.held:
             return State.NOBODY if self._office.silent else State.ELSEWHERE
         if self._setbacks.outage:
             return State.SPENT if self.last_error == UpstreamBudgetExhausted.code else State.FAILING
-        followed = self._followed == self._finalized  # else there is more to fill than it knows yet
+        followed = self._followed == self._head.undoubted_final  # else there is more to fill than it knows yet
         return State.CAUGHT_UP if followed and not self.remaining else State.FILLING
 
     @property
@@ -214,7 +209,7 @@ class Backfill:
         For somebody who waits for it: nothing is given up for longer than a few pauses. Raises `NotFinalized` for heights that
         are not.
         """
-        finalized = self._finalized
+        finalized = self._head.undoubted_final
         if finalized is None or last > finalized:
             raise NotFinalized(f"block {last} is not finalized; the newest that is: {finalized}")
         done = Heights(await self._ledger.done())
@@ -263,7 +258,7 @@ class Backfill:
                     self._overtaken_from = None
 
     async def _follow_head(self) -> None:
-        finalized = self._finalized
+        finalized = self._head.undoubted_final
         if finalized is None:
             return
         before = self.window

@@ -379,7 +379,7 @@ class Chain:
         safe = self.head.heads.safe
         if safe is not None:
             self._metrics.chain_safe_head.labels(self.name).set(safe)
-        if self.keeping is not None and (finalized := self.head.final_to) is not None and not self.head.in_doubt:
+        if self.keeping is not None and (finalized := self.head.undoubted_final) is not None:
             self.keeping.became_final(finalized)
 
     def _on_reorg(self, height: int) -> None:

@@ -177,6 +177,11 @@ class HeadTracker:
             return finalized
         return None if self._doubt.above < 0 else min(finalized, self._doubt.above)
 
+    @property
+    def undoubted_final(self) -> int | None:
+        """The finalized height for background work; None while it is in doubt whether the chain is still the same."""
+        return None if self.in_doubt else self.heads.finalized
+
     def level_of(self, height: int) -> Level:
         """How final the chain calls `height` now."""
         level = self.heads.level_of(height)
